@@ -1,0 +1,1 @@
+"""The shared training harness: Task, Step, Study, fit, study, mesh and rules, checkpoints."""
