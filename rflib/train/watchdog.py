@@ -36,13 +36,13 @@ class Watchdog:
         self,
         directory: Path,
         *,
-        factor: float = 50.0,
-        least: float = 300.0,
+        factor: float | int = 50.0,
+        least: float | int = 300.0,
         on_hang: Callable[[str], None] | None = None,
     ) -> None:
         self._directory = Path(directory)
-        self._factor = in_range("factor", factor, 0, open_low=True)
-        self._least = in_range("least", least, 0, open_low=True)
+        self._factor = in_range("factor", float(factor), 0, open_low=True)
+        self._least = in_range("least", float(least), 0, open_low=True)
         self._on_hang = on_hang
         self._period = min(max(least / 10, 0.02), 5.0)
         self._beats = 0
