@@ -1,0 +1,111 @@
+"""What orbax was measured not to do: prove that a checkpoint still is what was written.
+
+orbax restores a flipped bit silently, casts dtypes silently, and takes an empty directory for the
+newest step. A manifest beside the data holds size and SHA-256 of every file, and the signature of
+the tree. It is written before the directory gets its final name, so a step without one is damaged.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+NAME = "manifest.json"
+
+
+class Damaged(Exception):
+    """The directory is not what was written; the message says which file and why."""
+
+
+class Manifest(NamedTuple):
+    """step: steps done. signature: name -> `float32[3,4]`. files: name -> (size, sha256)."""
+
+    step: int
+    signature: Mapping[str, str]
+    files: Mapping[str, tuple[int, str]]
+
+
+def _encoded(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes renames and new names in `directory` survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(path: Path, sync: bool) -> tuple[int, str]:
+    with path.open("rb") as file:
+        if sync:
+            os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+def _digests(directory: Path, names: list[str], sync: bool = False) -> list[tuple[int, str]]:
+    # hashlib and fsync release the interpreter lock: threads overlap them.
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda name: _digest(directory / name, sync), names))
+
+
+def write(directory: Path, step: int, signature: Mapping[str, str]) -> None:
+    """Hashes every file below `directory` and writes its manifest; all are on disk afterwards."""
+    files = sorted(p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file())
+    digests = dict(zip(files, _digests(directory, files, sync=True), strict=True))
+    content = _encoded({"step": step, "signature": dict(signature), "files": digests})
+    # The manifest vouches for itself too: a flipped bit in a signature is damage, not a new tree.
+    whole = b'{"sha256":"%s","content":%s}' % (
+        hashlib.sha256(content).hexdigest().encode(),
+        content,
+    )
+    with (directory / NAME).open("wb") as file:
+        file.write(whole)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(directory)
+
+
+def present(directory: Path) -> bool:
+    """Whether `directory` has a manifest; reads nothing."""
+    return (directory / NAME).is_file()
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest of `directory`; Damaged if it is missing or not what was written."""
+    try:
+        whole = json.loads((directory / NAME).read_bytes())
+        content = whole["content"]
+        if hashlib.sha256(_encoded(content)).hexdigest() != whole["sha256"]:
+            raise Damaged(f"{NAME} has changed since it was written")
+        return Manifest(
+            int(content["step"]),
+            content["signature"],
+            {name: (size, digest) for name, (size, digest) in content["files"].items()},
+        )
+    except FileNotFoundError:
+        raise Damaged(f"it has no {NAME}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Damaged(f"{NAME} cannot be read") from None
+
+
+def verify(directory: Path) -> Manifest:
+    """The manifest of `directory` if every file still has its size and hash, else Damaged."""
+    manifest = read(directory)
+    for name, (size, _) in manifest.files.items():  # sizes first: they cost no reading
+        path = directory / name
+        if not path.is_file():
+            raise Damaged(f"{name} is missing")
+        if path.stat().st_size != size:
+            raise Damaged(f"{name} has {path.stat().st_size} bytes where {size} were written")
+    found = _digests(directory, list(manifest.files))
+    for (name, written), now in zip(manifest.files.items(), found, strict=True):
+        if now != written:
+            raise Damaged(f"{name} has other content than was written (SHA-256 differs)")
+    return manifest
