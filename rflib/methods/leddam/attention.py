@@ -1,0 +1,146 @@
+"""The dual attention: over series (channel-wise) and over delayed copies (auto-regressive).
+
+Leddam (ICML 2024), section 3.3. Both kinds have one head with biases, scale D^(-1/2), dropout on
+the output projection only, and sit in the same block: attention, residual, BatchNorm per series,
+feed-forward, residual, LayerNorm.
+
+Everything between two softmaxes is linear, so a product of two D x D kernels may be taken once
+instead of once a row:  q·k_m = (x W_Q W_K^T + b_Q W_K^T)·x_m + (a term that all m share and the
+softmax drops; so b_K has no effect), and Σ_m a_m v_m W_O = (Σ_m a_m x_m) W_V W_O + b_V W_O, as
+Σ_m a_m = 1. `form="efficient"` uses this; `form="literal"` follows the equations as printed.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
+from jaxtyping import Float
+
+from rflib.core.checks import one_of, positive_int
+from rflib.nn.linear import Linear, add_row, gelu
+from rflib.nn.norm import BatchNorm
+
+FORMS = ("efficient", "literal")
+
+
+def token_count(width: int, period: int) -> int:
+    """J + 1: the undelayed row and its J delayed copies, J = D/P - 1 if P divides D else ⌊D/P⌋."""
+    positive_int("d_model", width)
+    positive_int("period", period)
+    return width // period if width % period == 0 else width // period + 1
+
+
+def rolled_tokens(x: Float[Array, "*lead width"], period: int) -> Array:
+    """[..., J + 1, D]: token j is x rolled left by j P along the last axis."""
+    count = token_count(x.shape[-1], period)
+    return jnp.stack([jnp.roll(x, -j * period, -1) for j in range(count)], -2)
+
+
+def _views(x: Float[Array, "*lead width"], period: int) -> list[Array]:
+    """The same tokens as slices of one doubled row, which XLA fuses into their consumer."""
+    width = x.shape[-1]
+    twice = jnp.concatenate([x, x], -1)
+    return [twice[..., j * period : j * period + width] for j in range(token_count(width, period))]
+
+
+class Projections(nn.Module):
+    """The four D -> D maps of a one-head attention; subclasses say who attends to whom."""
+
+    d_model: int
+    form: str = "efficient"
+
+    def setup(self) -> None:
+        one_of("form", self.form, FORMS)
+        self.query = Linear(self.d_model, self.d_model)
+        self.key = Linear(self.d_model, self.d_model)
+        self.value = Linear(self.d_model, self.d_model)
+        self.output = Linear(self.d_model, self.d_model)
+
+    def folded_query(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
+        """(x W_Q + b_Q) W_K^T / √D: its dot product with x_m is q·k_m/√D up to a shift."""
+        scale = self.d_model**-0.5
+        if x.size <= self.d_model**2:  # fewer rows than columns: two thin products are cheaper
+            return (self.query(x) * scale) @ self.key.kernel.T
+        bias = self.query.bias.reshape(1, -1)
+        folded = (jnp.concatenate([self.query.kernel, bias]) * scale) @ self.key.kernel.T
+        return add_row(x @ folded[:-1], folded[-1])
+
+    def folded_output(self, mixed: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
+        """(mixed W_V + b_V) W_O + b_O."""
+        if mixed.size <= self.d_model**2:
+            return self.output(self.value(mixed))
+        bias = self.value.bias.reshape(1, -1)
+        folded = jnp.concatenate([self.value.kernel, bias]) @ self.output.kernel
+        return add_row(mixed @ folded[:-1], folded[-1] + self.output.bias)
+
+
+class ChannelAttention(Projections):
+    """Self-attention whose tokens are the series: [B, N, D] -> [B, N, D]. Sows the weights."""
+
+    def __call__(self, x: Float[Array, "batch n_series width"]) -> Array:
+        if self.form == "efficient":
+            scores = jnp.einsum("bnd,bmd->bnm", self.folded_query(x), x)
+            weights = jax.nn.softmax(scores, -1)
+            result = self.folded_output(jnp.einsum("bnm,bmd->bnd", weights, x))
+        else:
+            scores = jnp.einsum("bnd,bmd->bnm", self.query(x), self.key(x))
+            weights = jax.nn.softmax(scores * self.d_model**-0.5, -1)
+            result = self.output(jnp.einsum("bnm,bmd->bnd", weights, self.value(x)))
+        self.sow("intermediates", "weights", weights)
+        return result
+
+
+class AutoAttention(Projections):
+    """Each row asks with itself and is answered by its delayed copies, weights shared by all rows.
+
+    period: the delay P between copies, in coordinates. With D <= P there is one token, and the
+        attention is the value projection. Sows the weights [..., J + 1].
+    """
+
+    period: int = 64
+
+    def __call__(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
+        if self.form == "efficient":
+            query, views = self.folded_query(x), _views(x, self.period)
+            scores = jnp.stack([jnp.sum(query * view, -1) for view in views], -1)
+            weights = jax.nn.softmax(scores, -1)
+            mixed = sum(weights[..., j : j + 1] * view for j, view in enumerate(views))
+            result = self.folded_output(jnp.asarray(mixed))
+        else:
+            tokens = rolled_tokens(x, self.period)
+            scores = jnp.einsum("...d,...jd->...j", self.query(x), self.key(tokens))
+            weights = jax.nn.softmax(scores * self.d_model**-0.5, -1)
+            result = self.output(jnp.einsum("...j,...jd->...d", weights, self.value(tokens)))
+        self.sow("intermediates", "weights", weights)
+        return result
+
+
+class Block(nn.Module):
+    """R1 = BatchNorm(attention(R) + R);  LayerNorm(FFN(R1) + R1), FFN = D -> 2D, GELU, D.
+
+    kind: "auto" or "channel". BatchNorm keeps one mean and variance a series, over (batch, D).
+    """
+
+    kind: str
+    n_series: int
+    d_model: int
+    period: int = 64
+    dropout: float = 0.0
+    form: str = "efficient"
+
+    def setup(self) -> None:
+        if one_of("kind", self.kind, ("auto", "channel")) == "auto":
+            self.attention = AutoAttention(self.d_model, self.form, period=self.period)
+        else:
+            self.attention = ChannelAttention(self.d_model, self.form)
+        self.batch_norm = BatchNorm(self.n_series, axis=1)
+        self.expand = Linear(self.d_model, 2 * self.d_model)
+        self.contract = Linear(2 * self.d_model, self.d_model)
+        self.layer_norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)
+        self.drop = nn.Dropout(self.dropout)
+
+    def __call__(self, x: Float[Array, "batch n_series width"], train: bool) -> Array:
+        attended = self.drop(self.attention(x), deterministic=not train)
+        x = self.batch_norm(attended + x, train)
+        hidden = self.drop(gelu(self.expand(x)), deterministic=not train)
+        return self.layer_norm(self.contract(hidden) + x)

@@ -1,0 +1,120 @@
+"""The forecasters that Leddam is compared with."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
+from jaxtyping import Float
+
+from rflib.core.checks import in_range, multiple_of, positive_int
+from rflib.methods.leddam.decomposition import LearnableDecomposition, initial_kernel
+from rflib.methods.leddam.model import denormalise, normalise
+from rflib.nn.linear import Linear, gelu
+
+
+class DLinear(nn.Module):
+    """Two linear maps from past to future, of a moving average and of what it leaves.
+
+    Zeng et al., "Are Transformers Effective for Time Series Forecasting?" (AAAI 2023): weights
+    start at 1/T, are shared by all series, and nothing is normalised. `ld_init` other than
+    "mov_frozen" puts Leddam's learnable kernel in the place of the moving average (section 4.4 of
+    the Leddam paper) and changes nothing else.
+    """
+
+    n_series: int
+    seq_len: int
+    pred_len: int
+    kernel_size: int = 25
+    ld_init: str = "mov_frozen"
+
+    def __post_init__(self) -> None:
+        for name in ("n_series", "seq_len", "pred_len"):
+            positive_int(name, getattr(self, name))
+        initial_kernel(self.ld_init, self.kernel_size)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "batch seq_len n_series"], train: bool) -> Array:
+        del train  # it behaves the same
+        flat = nn.initializers.constant(1 / self.seq_len)
+        split = LearnableDecomposition(self.kernel_size, self.ld_init, name="decomposition")
+        trend, seasonal = split(jnp.swapaxes(x, 1, 2))
+        forecast = Linear(self.seq_len, self.pred_len, flat, name="trend")(trend)
+        forecast += Linear(self.seq_len, self.pred_len, flat, name="seasonal")(seasonal)
+        return jnp.swapaxes(forecast, 1, 2)
+
+
+class EncoderLayer(nn.Module):
+    """Post-norm transformer layer: LN(x + attention), then LN(x + D -> d_ff, GELU, d_ff -> D).
+
+    Dropout on the attention's weights and output and after both maps of the feed-forward.
+    """
+
+    d_model: int
+    n_heads: int
+    d_ff: int
+    dropout: float
+
+    def setup(self) -> None:
+        self.query = Linear(self.d_model, self.d_model)
+        self.key = Linear(self.d_model, self.d_model)
+        self.value = Linear(self.d_model, self.d_model)
+        self.output = Linear(self.d_model, self.d_model)
+        self.expand = Linear(self.d_model, self.d_ff)
+        self.contract = Linear(self.d_ff, self.d_model)
+        self.attention_norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)
+        self.output_norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)
+        self.drop = nn.Dropout(self.dropout)
+
+    def __call__(self, x: Float[Array, "batch tokens d_model"], train: bool) -> Array:
+        heads = (*x.shape[:2], self.n_heads, -1)
+        query, key, value = (f(x).reshape(heads) for f in (self.query, self.key, self.value))
+        scores = jnp.einsum("bnhe,bmhe->bhnm", query, key) * query.shape[-1] ** -0.5
+        weights = jax.nn.softmax(scores, -1)
+        self.sow("intermediates", "weights", weights)
+        weights = self.drop(weights, deterministic=not train)
+        mixed = jnp.einsum("bhnm,bmhe->bnhe", weights, value).reshape(x.shape)
+        x = self.attention_norm(x + self.drop(self.output(mixed), deterministic=not train))
+        hidden = self.drop(gelu(self.expand(x)), deterministic=not train)
+        return self.output_norm(x + self.drop(self.contract(hidden), deterministic=not train))
+
+
+class ITransformer(nn.Module):
+    """Attention over whole series as tokens: Liu et al., "iTransformer" (ICLR 2024).
+
+    Instance norm, Linear(T -> D) a series, post-norm encoder layers over the N tokens, LayerNorm,
+    Linear(D -> S), de-normalised. It has no parameter that depends on N.
+    """
+
+    n_series: int
+    seq_len: int
+    pred_len: int
+    d_model: int = 256
+    d_ff: int = 256
+    n_heads: int = 8
+    n_layers: int = 2
+    dropout: float = 0.1
+    instance_norm: bool = True
+
+    def __post_init__(self) -> None:
+        names = ("n_series", "seq_len", "pred_len", "d_model", "d_ff", "n_heads", "n_layers")
+        for name in names:
+            positive_int(name, getattr(self, name))
+        multiple_of("d_model", self.d_model, "n_heads", self.n_heads)
+        in_range("dropout", self.dropout, 0, 1, open_high=True)
+        super().__post_init__()
+
+    def setup(self) -> None:
+        self.embedding = Linear(self.seq_len, self.d_model)
+        size = (self.d_model, self.n_heads, self.d_ff, self.dropout)
+        self.layers = [EncoderLayer(*size) for _ in range(self.n_layers)]
+        self.norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)
+        self.head = Linear(self.d_model, self.pred_len)
+        self.drop = nn.Dropout(self.dropout)
+
+    def __call__(self, x: Float[Array, "batch seq_len n_series"], train: bool) -> Array:
+        window = normalise(x, self.instance_norm)
+        tokens = self.drop(self.embedding(window.values), deterministic=not train)
+        for layer in self.layers:
+            tokens = layer(tokens, train)
+        return denormalise(self.head(self.norm(tokens)), window)

@@ -1,0 +1,162 @@
+"""Leddam: embed each series, split the embedding by LD, dual attention on the residual, two heads.
+
+Yu et al., "Revitalizing Multivariate Time Series Forecasting: Learnable Decomposition with
+Inter-Series Dependencies and Intra-Series Variations Modeling", ICML 2024, section 3.
+
+    X̃ = (X - mean) / std of each window and series           (instance norm, no affine)
+    E = X̃ W_e + b_e + p;   main, residual = LD(E)
+    r = auto blocks(residual) + channel blocks(residual)      (parallel, then summed)
+    Ŷ = std (main W_m + b_m + r W_r + b_r) + mean
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
+from jaxtyping import Float
+
+from rflib.core.checks import choose, in_range, one_of, positive_int
+from rflib.methods.leddam.attention import FORMS, Block
+from rflib.methods.leddam.decomposition import LearnableDecomposition, initial_kernel
+from rflib.methods.leddam.embedding import TABLES, Embedding
+from rflib.nn.linear import Linear
+
+
+class Window(NamedTuple):
+    """Windows with the series in front of time, and what undoes their normalisation."""
+
+    values: Float[Array, "batch n_series seq_len"]
+    mean: Float[Array, "batch n_series 1"]
+    std: Float[Array, "batch n_series 1"]
+
+
+def normalise(x: Float[Array, "batch seq_len n_series"], on: bool = True) -> Window:
+    """Mean 0 and variance v/(v + 1e-5) over the window of each series; unchanged if not `on`.
+
+    The statistics are constants to gradients: for the data it is the same as differentiating
+    through them, as long as only parameters are trained.
+    """
+    values = jnp.swapaxes(x, 1, 2)
+    if not on:
+        shape = (*values.shape[:2], 1)
+        return Window(values, jnp.zeros(shape, x.dtype), jnp.ones(shape, x.dtype))
+    mean = jax.lax.stop_gradient(jnp.mean(values, -1, keepdims=True))
+    var = jnp.mean(jnp.square(values - mean), -1, keepdims=True)
+    std = jax.lax.stop_gradient(jnp.sqrt(var + 1e-5))
+    return Window((values - mean) / std, mean, std)
+
+
+def denormalise(forecast: Float[Array, "batch n_series pred_len"], window: Window) -> Array:
+    """[B, S, N] in the units of the input."""
+    return jnp.swapaxes(forecast * window.std + window.mean, 1, 2)
+
+
+class Leddam(nn.Module):
+    """[B, T, N] past -> [B, S, N] future, both standardised by series.
+
+    n_series: N; the position table has a row and BatchNorm an entry a series.
+    seq_len, pred_len: T and S, in time steps. d_model: D. kernel_size: K, odd.
+    period: delay P of the auto-regressive tokens, in coordinates of the embedding.
+    dropout: on attention outputs and after GELU, in [0, 1).
+    pe_type, ld_init: see `Embedding` and `LearnableDecomposition`.
+    decompose_on: "embedding" (along D, the authors' model) or "series": the window is split along
+        time, and both parts are embedded alike, each with bias and position.
+    form: "efficient" folds successive linear maps into one; "literal" evaluates the equations one
+        by one. Same function, same parameters.
+    remat: recompute the blocks in the backward pass (less memory, a third more work).
+
+    Raises:
+        UserError: an unknown choice or a number out of range, when the module is made.
+    """
+
+    n_series: int
+    seq_len: int
+    pred_len: int
+    d_model: int = 256
+    kernel_size: int = 25
+    period: int = 64
+    n_layers: int = 1
+    dropout: float = 0.0
+    pe_type: str = "sincos"
+    ld_init: str = "softmax_gauss"
+    decompose_on: str = "embedding"
+    instance_norm: bool = True
+    form: str = "efficient"
+    remat: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("n_series", "seq_len", "pred_len", "d_model", "period", "n_layers"):
+            positive_int(name, getattr(self, name))
+        in_range("dropout", self.dropout, 0, 1, open_high=True)
+        choose("pe_type", self.pe_type, TABLES)
+        initial_kernel(self.ld_init, self.kernel_size)
+        one_of("decompose_on", self.decompose_on, ("embedding", "series"))
+        one_of("form", self.form, FORMS)
+        super().__post_init__()
+
+    def setup(self) -> None:
+        self.embedding = Embedding(self.n_series, self.seq_len, self.d_model, self.pe_type)
+        form = "auto" if self.form == "efficient" else "convolution"
+        self.decomposition = LearnableDecomposition(self.kernel_size, self.ld_init, form)
+        block = nn.remat(Block, static_argnums=(2,)) if self.remat else Block
+        size = (self.n_series, self.d_model, self.period, self.dropout, self.form)
+        self.auto = [block("auto", *size) for _ in range(self.n_layers)]
+        self.channel = [block("channel", *size) for _ in range(self.n_layers)]
+        flat = nn.initializers.constant(1 / self.d_model)
+        self.main_head = Linear(self.d_model, self.pred_len, kernel_init=flat)
+        self.residual_head = Linear(self.d_model, self.pred_len, kernel_init=flat)
+
+    def __call__(self, x: Float[Array, "batch seq_len n_series"], train: bool) -> Array:
+        window = normalise(x, self.instance_norm)
+        # Parameters decide the precision of everything between the two normalisations.
+        values = window.values.astype(self.embedding.kernel.dtype)
+        if self.form == "literal" or self.is_initializing():
+            main, residual = self.split(values)
+            forecast = self.main_head(main)
+        else:
+            forecast, residual = self._folded(values)
+        auto = channel = residual
+        for block in self.auto:
+            auto = block(auto, train)
+        for block in self.channel:
+            channel = block(channel, train)
+        forecast += self.residual_head(auto + channel)
+        if self.is_mutable_collection("intermediates"):
+            main, residual = self.split(values)
+            self.sow("intermediates", "main", main)
+            self.sow("intermediates", "residual", residual)
+        return denormalise(forecast, window)
+
+    def split(self, values: Float[Array, "batch n_series seq_len"]) -> tuple[Array, Array]:
+        """(main, residual), both [B, N, D], from normalised windows; equation by equation."""
+        if self.decompose_on == "embedding":
+            return self.decomposition(self.embedding(values))
+        trend, seasonal = self.decomposition(values)
+        return self.embedding(trend), self.embedding(seasonal)
+
+    def _folded(self, values: Float[Array, "batch n_series seq_len"]) -> tuple[Array, Array]:
+        """(main W_m + b_m, residual) through one product each.
+
+        Embedding, LD and head are affine in the window: LD is applied to the T + N rows of the
+        embedding's weights instead of to all B N rows, and the main path is one T x S map.
+        """
+        weight, rows = self.embedding.kernel, self.embedding.rows
+        bias = self.decomposition.bias.astype(weight.dtype)
+        if self.decompose_on == "embedding":
+            smoothed = self.decomposition.linear(jnp.concatenate([weight, rows]))
+            main_weight = smoothed[: self.seq_len]
+            main_rows = smoothed[self.seq_len :] + bias
+            residual_weight, residual_rows = weight - main_weight, rows - main_rows
+        else:
+            # x -> LD(x) as a matrix, by its action on the unit rows.
+            smoothing = self.decomposition.linear(jnp.eye(self.seq_len, dtype=weight.dtype))
+            main_weight = smoothing @ weight
+            shift = bias * jnp.sum(weight, 0, keepdims=True)
+            main_rows, residual_rows = rows + shift, rows - shift
+            residual_weight = weight - main_weight
+        head = jnp.concatenate([main_weight, main_rows]) @ self.main_head.kernel
+        offset = head[self.seq_len :] + self.main_head.bias.reshape(1, -1)
+        forecast = values @ head[: self.seq_len] + offset[None]
+        return forecast, values @ residual_weight + residual_rows[None]

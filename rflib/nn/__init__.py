@@ -1,0 +1,1 @@
+"""flax.linen modules and functions that two or more methods use."""
