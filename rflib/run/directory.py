@@ -1,0 +1,106 @@
+"""A run's directory: opening a new one, continuing one's own, refusing another's, clearing."""
+
+import shutil
+from pathlib import Path
+
+from rflib.core.errors import UserError
+from rflib.run import record as records
+from rflib.run.lock import Lock
+from rflib.run.record import Record
+
+LOCK = "lock"
+DONE = "DONE"
+FAILED = "FAILED"
+RESULTS = "results.json"
+METRICS = "metrics.jsonl"
+TIMING = "timing.jsonl"
+LOG = "log.txt"
+OWN = {
+    *(records.FILE, RESULTS, METRICS, TIMING, LOG, DONE, FAILED, LOCK),
+    *("env.json", "report.md", "report.json", "hang.txt"),
+    *("figures", "tables", "arrays", "phases", "tensorboard", "profile"),
+}
+WORK = (METRICS, DONE, "phases", "figures", "tables", "arrays")
+
+
+def finished(workdir: Path, config: object) -> bool:
+    """Whether `workdir` holds a finished run of exactly this config."""
+    found = records.read(workdir)
+    return (
+        found is not None
+        and (workdir / DONE).exists()
+        and not records.difference(found.config, config)
+    )
+
+
+def prepare(workdir: Path, record: Record, *, overwrite: bool) -> tuple[Lock, bool]:
+    """Locks `workdir` for a run of `record`; returns the lock and whether the run continues.
+
+    Raises UserError if the directory belongs to something else, to a run of another config (with
+    the difference), or to a live process. With `overwrite` an earlier run's own files go first;
+    anything that rflib did not write stays.
+    """
+    _only_a_run(workdir)
+    lock = Lock(workdir / LOCK)
+    try:
+        found = records.read(workdir)
+        if found is not None and not overwrite:
+            overwrite = _refuse_another(workdir, found, record)
+        if overwrite:
+            _clear(workdir)
+        if overwrite or found is None:
+            records.write(workdir, record)
+        for name in (DONE, FAILED):
+            (workdir / name).unlink(missing_ok=True)
+    except BaseException:
+        lock.release()
+        raise
+    return lock, found is not None and not overwrite
+
+
+def _only_a_run(workdir: Path) -> None:
+    if not workdir.exists():
+        return
+    if not workdir.is_dir():
+        raise UserError(f"workdir {workdir} is a file; take another --workdir")
+    if records.read(workdir) is not None:
+        return
+    names = sorted(p.name for p in workdir.iterdir() if not p.name.startswith("."))
+    others = [name for name in names if name not in OWN - {records.FILE}]
+    if others:
+        raise UserError(
+            f"workdir {workdir} is no run's directory and not empty ({', '.join(others[:3])}); "
+            "take another --workdir"
+        )
+
+
+def _refuse_another(workdir: Path, found: Record, record: Record) -> bool:
+    """UserError if `found` is another run; True if it is, but nothing was computed in it yet."""
+    lines = records.difference(found.config, record.config)
+    if found.experiment and record.experiment and found.experiment != record.experiment:
+        lines.insert(0, f"experiment: {found.experiment} there, {record.experiment} here")
+    if not lines:
+        return False
+    if not any(_filled(workdir / name) for name in WORK):
+        return True
+    shown = "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
+    raise UserError(
+        f"workdir {workdir} holds a run of another config ({shown}): "
+        "take another --workdir, or --overwrite to replace that run"
+    )
+
+
+def _filled(path: Path) -> bool:
+    if path.is_dir():
+        return any(item.is_file() for item in path.rglob("*"))
+    return path.exists() and (path.name != METRICS or path.stat().st_size > 0)
+
+
+def _clear(workdir: Path) -> None:
+    """Removes what rflib wrote, except the lock that this process holds."""
+    for name in OWN - {LOCK}:
+        path = workdir / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
