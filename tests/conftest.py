@@ -55,7 +55,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Every annotated function of rflib checks its arguments' types, shapes and dtypes in tests.
-install_import_hook("rflib", "beartype.beartype")
+install_import_hook("rflib", "tests.typecheck.check")
 
 
 def _without_data(reason: str) -> None:

@@ -6,8 +6,8 @@ import jax
 from jax import Array
 
 
-def named(key: Array, *names: str | int) -> Array:
-    """Folds each name (a string, by a stable hash, or an int) into `key`, in order."""
+def named(key: Array, *names: str | int | Array) -> Array:
+    """Folds each name (a string, by a stable hash, or or an integer) into `key`, in order."""
     for name in names:
         if isinstance(name, str):
             digest = hashlib.sha256(name.encode()).digest()

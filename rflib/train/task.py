@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jax import Array
 
@@ -17,7 +17,7 @@ Metrics = Mapping[str, Any]
 class Aux(NamedTuple):
     """What a loss returns beside the scalar: metrics to log, and `extra` variables to carry on."""
 
-    metrics: Metrics = {}
+    metrics: Metrics = {}  # noqa: RUF012 (never mutated)
     extra: PyTree = None
 
 
@@ -139,6 +139,7 @@ class Options(NamedTuple):
     profile: tuple[int, int] | None = None
 
 
+@runtime_checkable
 class Logger(Protocol):
     """What `fit` and `study` need of a run. `rflib.run.Run` is one."""
 
@@ -157,7 +158,7 @@ class Logger(Protocol):
         ...
 
     def cut(self, *, phase: str, step: int, lines: int) -> None:
-        """On resume: keeps the first `lines` metric lines of `phase`, and its timing up to `step`."""
+        """On resume: keeps the first `lines` metric lines of `phase`, its timing up to `step`."""
         ...
 
     def progress(self, step: int, steps: int, metrics: Metrics, rate: float, phase: str) -> None:

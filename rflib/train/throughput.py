@@ -7,13 +7,16 @@ from typing import Any
 
 from rflib.core.checks import one_of
 
-# Dense peak of one device in flop/s by the start of its `device_kind`, from the vendors' data
+# Dense peak of one device in flop/s by the first words of its `device_kind`, from the vendors' data
 # sheets: bfloat16 (float16 where there is no bfloat16), and float32 products as jax runs them by
 # default: TF32 on tensor cores since Ampere, bfloat16 passes on TPUs. Longer names come first.
 # A device of TPU v2 and v3 is one of the chip's two cores.
 _PEAKS: dict[str, tuple[float, float]] = {
     "NVIDIA B200": (2250e12, 1125e12),
+    "NVIDIA GH200": (989e12, 494e12),
+    "NVIDIA H200 NVL": (835e12, 417e12),
     "NVIDIA H200": (989e12, 494e12),
+    "NVIDIA H100 NVL": (835e12, 417e12),
     "NVIDIA H100 PCIe": (756e12, 378e12),
     "NVIDIA H100": (989e12, 494e12),
     "NVIDIA A100": (312e12, 156e12),
@@ -38,8 +41,9 @@ def peak_flops(device: Any, dtype: str = "bfloat16") -> float | None:
     CPUs are never known: their peak depends on clock and vector width, which jax does not tell.
     """
     column = ("bfloat16", "float32").index(one_of("dtype", dtype, ("bfloat16", "float32")))
+    words = device.device_kind.replace("-", " ") + " "
     for kind, peaks in _PEAKS.items():
-        if device.device_kind.startswith(kind):
+        if words.startswith(kind + " "):
             return peaks[column]
     return None
 

@@ -19,6 +19,7 @@ from typing import Any
 from rflib.core.checks import in_range
 
 STATUS = 6  # the exit status of a hung run
+_GRACE = 10.0  # seconds for writing the report
 
 
 class Watchdog:
@@ -41,8 +42,8 @@ class Watchdog:
         on_hang: Callable[[str], None] | None = None,
     ) -> None:
         self._directory = Path(directory)
-        self._factor = in_range("factor", float(factor), 0, open_low=True)
-        self._least = in_range("least", float(least), 0, open_low=True)
+        self._factor = in_range("factor", float(factor), 0.0, open_low=True)
+        self._least = in_range("least", float(least), 0.0, open_low=True)
         self._on_hang = on_hang
         self._period = min(max(least / 10, 0.02), 5.0)
         self._beats = 0
@@ -102,7 +103,7 @@ class Watchdog:
                 # A dead disk may be why the run hangs: writing must not keep the exit from coming.
                 report = threading.Thread(target=self._report, daemon=True)
                 report.start()
-                report.join(10.0)
+                report.join(_GRACE)
                 os._exit(STATUS)
             before = now
 

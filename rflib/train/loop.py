@@ -1,0 +1,394 @@
+"""`fit`: the one loop. Everything that repeats a Step, saves it, measures it and resumes it."""
+
+import contextlib
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from rflib.core.errors import DryRun, NotFinite, Stopped, UserError
+from rflib.train import dry, host, nonfinite, preemption
+from rflib.train import mesh as meshes
+from rflib.train.evaluation import Tracker
+from rflib.train.profile import Profile
+from rflib.train.program import Program, check_arguments
+from rflib.train.store import Store
+from rflib.train.task import Checkpoint, EarlyStop, Eval, Hook, Logger, Result, Step, StepInfo
+from rflib.train.throughput import Meter, peak_flops
+from rflib.train.watchdog import Watchdog
+
+PyTree = Any
+
+
+def fit(
+    step: Step,
+    batch: Callable[[int], PyTree] | Sequence[Callable[[int], PyTree]] | None,
+    run: Logger,
+    *,
+    name: str = "fit",
+    data: PyTree = None,
+    steps: int,
+    seed: int = 0,
+    seeds: Sequence[int] | None = None,
+    mesh: Mesh | None = None,
+    rules: meshes.Rules = (),
+    scan: int = 1,
+    evals: Mapping[str, Eval] | None = None,
+    log_every: int = 100,
+    checkpoint: Checkpoint = Checkpoint(),  # noqa: B008 (immutable)
+    stop: EarlyStop | None = None,
+    hooks: Sequence[Hook] = (),
+    flops: float | None = None,
+    hang: tuple[float, float] = (50.0, 300.0),
+) -> Result:
+    """Repeats `step` until `steps` or an early stop, as one resumable phase of `run`.
+
+    Args:
+      step: what to repeat; `gradient_step` makes the usual one.
+      batch: step number (from 0) -> this process's rows; None for a Step without rows. With
+        `seeds`, a sequence of such functions, one a seed.
+      run: receives metrics, timing, notes; the phase lives in `workdir/phases/<name>`.
+      name: of the phase: unique in the run. A finished phase returns its Result from disk.
+      data: arrays kept on the device; `step.update` then gets the pair (data, rows).
+      steps: updates in all, counted from the start of the phase, not of this process.
+      seed: root of all randomness of the phase.
+      seeds: run all these seeds at once, vectorised, each with its own rows, best view and early
+        stop; metrics lines carry the seed. A stopped seed keeps its state.
+      mesh: devices by axis name (`make_mesh`); None: all devices on a "data" axis.
+      rules: regular expressions to PartitionSpecs for the state (`mesh.shardings`).
+      scan: updates a call; every interval must be a multiple of it.
+      evals: measurements of the view by name; logged as "name/metric".
+      log_every: steps between two lines of metrics.
+      checkpoint: when to save. The end of the phase and SIGTERM save in any case.
+      stop: early stopping on one of `evals`.
+      hooks: host code to call every so many steps.
+      flops: analytic floating-point operations of one update per example, for the MFU.
+      hang: (factor, seconds) of the watchdog: no step for max(seconds, factor x median) is a hang.
+
+    Raises:
+      UserError: an argument out of range, a batch that does not fit the mesh, a checkpoint of
+        another structure. NotFinite: naming the step and leaves; the last good checkpoint stays.
+      Stopped: after SIGTERM, with everything saved. NoCheckpoint: none verifies.
+    """
+    return _Phase(**locals()).run()
+
+
+class _Phase:
+    """One call of `fit`: its settings, and the host's side of its progress."""
+
+    def __init__(
+        self, step: Step, batch: Any, run: Logger, *, name: str, data: PyTree, steps: int,
+        scan: int, seeds: Sequence[int] | None, seed: int, mesh: Mesh | None,
+        rules: meshes.Rules, evals: Mapping[str, Eval] | None, log_every: int,
+        checkpoint: Checkpoint, stop: EarlyStop | None, hooks: Sequence[Hook], flops: float | None,
+        hang: tuple[float, float],
+    ):  # fmt: skip
+        evals = dict(evals or {})
+        intervals = {"steps": steps, "log_every": log_every, "checkpoint.every": checkpoint.every}
+        intervals |= {f"evals[{each!r}].every": evals[each].every for each in evals}
+        intervals |= {f"hooks[{i}].every": hook.every for i, hook in enumerate(hooks)}
+        check_arguments(batch, seeds, scan, intervals)
+        self.logger, self.name, self.steps, self.evals = run, name, steps, evals
+        self.log_every, self.checkpoint, self.hooks = log_every, checkpoint, hooks
+        self.hang = hang
+        self.every = [n for n in intervals.values() if n and n != steps]
+        self.directory = Path(run.workdir) / "phases" / name
+        self.tracker = Tracker(evals, stop, len(seeds or (seed,)))
+        self.program = Program(
+            step, batch, data=data, seeds=tuple(seeds or (seed,)), stacked=seeds is not None,
+            mesh=mesh if mesh is not None else meshes.make_mesh(None), rules=rules, scan=scan,
+        )  # fmt: skip
+        self.flops = flops
+        self.done = 0
+        self.lines = 0
+        self.pending: tuple[int, PyTree] | None = None
+        self.best: PyTree = None
+        self.latest: list[dict[str, float]] = [{} for _ in self.program.seeds]
+        self.shown: dict[str, float] = {}
+        self.carry: Any = None
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        options = self.logger.options
+        host.tune_allocator()
+        record = self.directory / "done.json"
+        evidence = self.directory / "nonfinite"
+        with contextlib.ExitStack() as stack:
+            self.guard = stack.enter_context(preemption.Guard())
+            self.dog = stack.enter_context(
+                Watchdog(self.directory, factor=self.hang[0], least=self.hang[1])
+            )
+            with self.dog.paused():
+                if options.replay and not record.exists():
+                    self._replay(evidence)
+                self.store = stack.enter_context(
+                    Store(self.directory, self.program, self.tracker, keep=self.checkpoint.keep,
+                          note=self.logger.note)
+                )  # fmt: skip
+                self._resume()
+                if record.exists():
+                    return self._result(json.loads(record.read_text()))
+                self.compiled = self._compile()
+                self.meter = self._meter()
+            if options.dry:
+                self._dry()
+            self._loop(stack.enter_context(Profile(options.profile, self.logger)))
+            with self.dog.paused():
+                return self._finish(record)
+
+    def _loop(self, profile: Profile) -> None:
+        program, tracker, scan = self.program, self.tracker, self.program.scan
+        tick = math.gcd(*self.every) if self.every else self.steps
+        if self.guard.poll() or (self._missed() and not self._measure()):
+            self._leave()
+        while self.done < self.steps and tracker.active.any():
+            profile.at(self.done)
+            rows = program.rows(self.done)
+            self.carry, out = self.compiled(self.carry, program.data, rows, program.keys)
+            self.done += scan
+            self.dog.beat()
+            due = self.done % tick == 0 or self.done >= self.steps
+            if (due and not self._host_work(out)) or self.guard.poll():
+                self._leave(out)
+
+    def _host_work(self, out: PyTree) -> bool:
+        """Everything that is due at `done`; False if SIGTERM cut an eval short."""
+        if self.done % self.log_every == 0:
+            self._flush()  # one interval late, so that the device never waits for the host
+            self.pending = (self.done, out)
+            self._show()
+        if self._evals_due() and not self._measure(out):
+            return False
+        for hook in self.hooks:
+            if self.done % hook.every == 0:
+                with self._aside():
+                    hook.run(StepInfo(self.done, self.program.view(self.carry.state), self.logger))
+        if self.checkpoint.every and self.done % self.checkpoint.every == 0:
+            self._save(out)
+        return True
+
+    # -- metrics -------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Writes the metrics line that is still on the device, after a look at the bad flag."""
+        if self.pending is None:
+            return
+        (step, out), self.pending = self.pending, None
+        host_out = jax.device_get(out)
+        self._check(host_out["bad"], step)
+        for i, seed in enumerate(self.program.seeds):
+            if self.tracker.active[i]:
+                one = {
+                    k: v[i] if self.program.stacked else v for k, v in host_out["metrics"].items()
+                }
+                self._write(step, {f"train/{k}": v for k, v in one.items()}, seed)
+        self.shown = {k: float(np.mean(v)) for k, v in host_out["metrics"].items()}
+
+    def _write(self, step: int, metrics: dict[str, Any], seed: int) -> None:
+        metrics = {k: np.asarray(v).item() for k, v in metrics.items()}
+        tag = seed if self.program.stacked else None
+        self.logger.log(step, metrics, phase=self.name, seed=tag)
+        self.lines += 1
+
+    def _show(self) -> None:
+        values = self.meter.lap(self.done)
+        if values:
+            self.logger.timing(self.done, values, phase=self.name)
+        rate = values.get("steps_per_second", 0.0)
+        self.logger.progress(self.done, self.steps, self.shown, rate, self.name)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Any:
+        """Host work that counts neither as stepping nor as a hang."""
+        with self.dog.paused(), self.meter.paused():
+            yield
+
+    # -- evaluation ----------------------------------------------------------------------------
+
+    def _evals_due(self) -> list[str]:
+        last = self.done >= self.steps
+        return [k for k, e in self.evals.items() if e.every and (last or self.done % e.every == 0)]
+
+    def _missed(self) -> bool:
+        return bool(self.done and self._evals_due()) and self.tracker.evaluated < self.done
+
+    def _measure(self, out: PyTree = None) -> bool:
+        """Runs the evals due, writes one line a seed, keeps a better view; False on SIGTERM."""
+        self._settle(out)
+        view = self.program.view(self.carry.state)
+        with self._aside():
+            try:
+                found = self._run_evals(self._evals_due(), view)
+            except Stopped:
+                return False
+            self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
+            was_active = self.tracker.active.copy()
+            tracked = self.tracker.eval in self._evals_due()
+            improved = self.tracker.update(self.done, found) if tracked else np.zeros(1, bool)
+            if improved.any():
+                self.best = _keep(jnp.asarray(improved), view, self.best, self.program.stacked)
+                self.store.save_best(self.done, self.best)
+            for i, seed in enumerate(self.program.seeds):
+                if was_active[i]:
+                    self._write(self.done, found[i], seed)
+            self.tracker.evaluated = self.done
+            active = self.program.put(self.tracker.active)
+            self.carry = self.carry._replace(active=active)
+        return True
+
+    def _run_evals(self, names: list[str], view: PyTree) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = []
+        for i in range(len(self.program.seeds)):
+            one = jax.tree.map(lambda x, i=i: x[i], view) if self.program.stacked else view
+            found.append({})
+            for name in names:
+                key = self.program.eval_key(i, name, self.done)
+                metrics = self.evals[name].run(one, key)
+                found[i] |= {f"{name}/{k}": float(v) for k, v in metrics.items()}
+        return found
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def _settle(self, out: PyTree = None) -> None:
+        """Nothing is trusted, measured or saved before the state up to `done` is known finite."""
+        self._flush()
+        self._check(None if out is None else jax.device_get(out["bad"]), self.done)
+        if not bool(jax.device_get(self.program.finite(self.carry.state))):
+            self._not_finite(self.done)
+
+    def _check(self, bad: np.ndarray | None, step: int) -> None:
+        if bad is not None and (bad >= 0).any():
+            self._not_finite(min(step, int(bad[bad >= 0].min()) + 1))
+
+    def _not_finite(self, step: int) -> None:
+        """Finds the step by repeating from the last good state, keeps its inputs, and raises."""
+        directory = self.directory / "nonfinite"
+        with self._aside():
+            good = self.store.newest()
+            start = good.carry if good else self.program.init(self.program.keys)
+            finding = nonfinite.search(self.program, start, max(step, self.done))
+            kept = (
+                f"the checkpoint of step {int(start.step)} is kept" if good else "none is saved yet"
+            )
+            if finding is not None:
+                nonfinite.write(directory, finding, seeds=list(self.program.seeds))
+            raise nonfinite.error(finding, step, kept, directory)
+
+    def _replay(self, directory: Path) -> None:
+        step, leaves = nonfinite.replay(directory, self.program)
+        if leaves:
+            raise NotFinite(f"phase {self.name}, step {step} again gives {', '.join(leaves[:6])}")
+        raise DryRun(f"phase {self.name}, step {step} is finite now: every leaf is")
+
+    # -- on disk -------------------------------------------------------------------------------
+
+    def _save(self, out: PyTree = None, *, block: bool = False) -> None:
+        self._settle(out)
+        with self._aside():
+            self.store.save(self.done, self.carry, self.lines, block=block)
+
+    def _leave(self, out: PyTree = None) -> None:
+        """SIGTERM: everything to disk, then out."""
+        self._save(out, block=True)
+        raise Stopped(
+            f"stopped by SIGTERM at step {self.done} of {self.steps} of {self.name}, saved"
+        )
+
+    def _resume(self) -> None:
+        """Continues from the newest good checkpoint, or begins."""
+        good = self.store.newest()
+        if good is None:
+            self.logger.cut(phase=self.name, step=0, lines=0)
+            self.carry = self.program.init(self.program.keys)
+            return
+        self.carry, self.best, self.lines = good.carry, good.best, good.lines
+        self.done = int(good.carry.step)
+        if self.done > self.steps:
+            raise UserError(
+                f"steps={self.steps} is less than the {self.done} steps that {self.name} has done"
+            )
+        self.logger.cut(phase=self.name, step=self.done, lines=self.lines)
+        if not (self.directory / "done.json").exists():
+            self.logger.note(f"{self.name}: resumed at step {self.done} of {self.steps}")
+
+    def _compile(self) -> Any:
+        compiled = self.program.compile(self.done)
+        stages = {f"{k}_seconds": v for k, v in compiled.times._asdict().items()}
+        self.logger.timing(self.done, stages, phase=self.name)
+        return compiled
+
+    def _meter(self) -> Meter:
+        rows, device = self.program.examples(), self.program.mesh.devices.flat[0]
+        peak = peak_flops(device)
+        return Meter(
+            examples=rows or None,
+            flops=None if self.flops is None else self.flops * max(rows, 1),
+            peak=None if peak is None else peak * self.program.mesh.size,
+            step=self.done,
+        )
+
+    def _dry(self) -> None:
+        note, program = self.logger.note, self.program
+        note(dry.parameter_table(program.abstract.state, program.shardings.state))
+        note(dry.memory_estimate(self.compiled.executable))
+        rows = program.rows(self.done)
+        _, out = self.compiled(self.carry, program.data, rows, program.keys)
+        metrics = jax.device_get(out["metrics"])
+        note(", ".join(f"{k} {np.asarray(v).tolist()}" for k, v in metrics.items()))
+        raise DryRun(f"{self.name}: one call of {program.scan} steps ran")
+
+    def _finish(self, record: Path) -> Result:
+        """The last save, the evals that run once, and the mark that the phase is done."""
+        self._save(block=True)
+        reason = "steps" if self.tracker.active.all() else "early stop"
+        once = [name for name, each in self.evals.items() if not each.every]
+        view = self.program.view(self.carry.state) if self.best is None else self.best
+        if once:
+            found = self._run_evals(once, view)  # a Stopped here resumes right here
+            self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
+            for i, seed in enumerate(self.program.seeds):
+                self._write(self.done, found[i], seed)
+        written = {"step": self.done, "metrics": self.latest, "reason": reason}
+        if jax.process_index() == 0:
+            part = record.with_suffix(".part")
+            part.write_text(json.dumps(written, indent=1) + "\n")
+            part.replace(record)
+        self._show()
+        return self._result(written)
+
+    def _result(self, written: dict[str, Any]) -> Result:
+        each = written["metrics"], self.tracker.step.tolist(), self.tracker.value.tolist()
+        metrics, best_step, best_value = each if self.program.stacked else [x[0] for x in each]
+        kept = self.tracker.eval is not None
+        state = self.carry.state
+        return Result(
+            state=state,
+            view=self.program.view(state),
+            best=self.best,
+            step=written["step"],
+            metrics=metrics,
+            best_step=best_step if kept else None,
+            best_value=best_value if kept else None,
+            reason=written["reason"],
+        )
+
+
+@functools.partial(jax.jit, static_argnames="stacked")
+def _keep(improved: jax.Array, new: PyTree, old: PyTree, stacked: bool) -> PyTree:
+    """The new view where its seed improved, in buffers of its own."""
+    if old is None:
+        return jax.tree.map(jnp.copy, new)
+
+    def one(a: jax.Array, b: jax.Array) -> jax.Array:
+        mask = improved.reshape(-1, *[1] * (a.ndim - 1)) if stacked else improved[0]
+        return jnp.where(mask, a, b)
+
+    return jax.tree.map(one, new, old)

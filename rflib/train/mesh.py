@@ -1,0 +1,199 @@
+"""Devices as one mesh, arrays placed by rules, rows from every process, values back on the host.
+
+Axes are always `AxisType.Auto`: with Explicit ones, jax.make_mesh's default, ordinary model code
+raises ShardingTypeError (the gradient through `x @ w` with sharded rows, a reshape).
+"""
+
+import functools
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from rflib.core import trees
+from rflib.core.checks import one_of
+from rflib.core.errors import UserError
+
+PyTree = Any
+# What a rule says: a spec, or a function of (leaf with shape and dtype, mesh) that returns one.
+Placement = PartitionSpec | Callable[[Any, Mesh], PartitionSpec]
+Rules = Sequence[tuple[str, Placement]]
+
+
+def make_mesh(axes: Mapping[str, int] | None = None) -> Mesh:
+    """The mesh with these axis sizes; one may be -1: whatever is left. None: {"data": -1}.
+
+    A mesh of fewer devices than there are takes the first ones (in a single process only). Put
+    "data" first: it must be the axis that runs over the processes. Raises UserError if the sizes
+    do not fit the devices.
+    """
+    axes = dict(axes or {"data": -1})
+    said = "mesh " + ", ".join(f"{name}={size}" for name, size in axes.items())
+    count = jax.device_count()
+    if any(size < 1 and size != -1 for size in axes.values()):
+        raise UserError(f"{said}: a size must be at least 1, or -1 for whatever is left")
+    if list(axes.values()).count(-1) > 1:
+        raise UserError(f"{said}: only one size may be -1")
+    known = math.prod(size for size in axes.values() if size != -1)
+    if known > count or (-1 in axes.values() and count % known):
+        wanted = "divide" if -1 in axes.values() else "be at most"
+        raise UserError(f"{said}: the product {known} must {wanted} the {count} devices")
+    sizes = tuple(count // known if size == -1 else size for size in axes.values())
+    used = math.prod(sizes)
+    if used < count and jax.process_count() > 1:
+        raise UserError(f"{said} uses {used} of {count} devices: several processes must use all")
+    types = (AxisType.Auto,) * len(axes)
+    return jax.make_mesh(sizes, tuple(axes), axis_types=types, devices=jax.devices()[:used])
+
+
+@functools.lru_cache
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Every device holds the whole array."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+@functools.lru_cache
+def rows(mesh: Mesh, lead: int = 0) -> NamedSharding:
+    """Rows spread over "data", after `lead` axes that are not; replicated without such an axis."""
+    if "data" not in mesh.shape:
+        return replicated(mesh)
+    return NamedSharding(mesh, PartitionSpec(*(None,) * lead, "data"))
+
+
+def fsdp(axis: str = "data", min_bytes: int = 4 << 20) -> Callable[[Any, Mesh], PartitionSpec]:
+    """A rule: arrays of `min_bytes` or more are cut along their largest dimension that `axis`
+    divides (the first of several equal ones); smaller ones, and others, are replicated.
+    """
+
+    def place(leaf: Any, mesh: Mesh) -> PartitionSpec:
+        size = mesh.shape[one_of("fsdp axis", axis, mesh.axis_names)]
+        fits = [dim for dim, length in enumerate(leaf.shape) if length % size == 0 and length]
+        if trees.nbytes(leaf) < min_bytes or not fits:
+            return PartitionSpec()
+        best = max(fits, key=lambda dim: leaf.shape[dim])
+        return PartitionSpec(*(None,) * best, axis)
+
+    return place
+
+
+def shardings(tree: PyTree, rules: Rules, mesh: Mesh) -> PyTree:
+    """A NamedSharding for each leaf (concrete or abstract): the first rule whose regular
+    expression is found in its name (`params/encoder/kernel`) decides; without one, replicated.
+
+    Raises UserError naming leaf, shape, spec and mesh if a spec does not fit.
+    """
+
+    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        name = trees.path_name(path)
+        for pattern, placement in rules:
+            if re.search(pattern, name):
+                break
+        else:
+            return replicated(mesh)
+        spec = placement(leaf, mesh) if callable(placement) else placement
+        if reason := _misfit(leaf.shape, spec, mesh):
+            shown = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+            raise UserError(
+                f"rule {pattern!r} does not fit {name} of shape {tuple(leaf.shape)}: "
+                f"{spec} on the mesh {shown}: {reason}"
+            )
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def _misfit(shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh) -> str | None:
+    """Why an array of this shape cannot be cut so; None if it can."""
+    if len(spec) > len(shape):
+        return f"{len(spec)} entries for {len(shape)} dimensions"
+    seen: set[str] = set()
+    for dim, entry in enumerate(spec):
+        names = (entry,) if isinstance(entry, str) else tuple(entry or ())
+        for name in names:
+            if name not in mesh.shape:
+                return f"there is no axis {name!r}"
+            if name in seen:
+                return f"axis {name!r} is used twice"
+            seen.add(name)
+        parts = math.prod(mesh.shape[name] for name in names)
+        if shape[dim] % parts:
+            return f"dimension {dim} of length {shape[dim]} is not divisible by {parts}"
+    return None
+
+
+def place_rows(tree: PyTree, mesh: Mesh, lead: int = 0) -> PyTree:
+    """Puts this process's rows of a batch on the devices, as `rows(mesh, lead)` says.
+
+    The global batch has the rows of process 0, then those of process 1, and so on. Leaves with no
+    row axis are replicated. Raises UserError naming the leaf if its rows do not divide evenly.
+    """
+    spread, whole = rows(mesh, lead), replicated(mesh)
+    where = jax.tree.map(lambda leaf: spread if np.ndim(leaf) > lead else whole, tree)
+    try:
+        if jax.process_count() == 1:
+            return jax.device_put(tree, where)
+        _check_processes(mesh)
+        return jax.tree.map(_from_processes, where, tree)
+    except ValueError:
+        _explain_rows(tree, mesh, lead)
+        raise
+
+
+def _from_processes(sharding: NamedSharding, leaf: Any) -> jax.Array:
+    return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
+
+
+@functools.lru_cache
+def _check_processes(mesh: Mesh) -> None:
+    """UserError unless each index of "data" belongs to one process, so that its rows are its own."""
+    if "data" not in mesh.shape:
+        raise UserError("several processes need a mesh axis named 'data': each has its own rows")
+    devices = np.moveaxis(mesh.devices, mesh.axis_names.index("data"), 0)
+    for index in devices.reshape(len(devices), -1):
+        if len(owners := {device.process_index for device in index}) > 1:
+            raise UserError(
+                f"mesh {dict(mesh.shape)}: processes {sorted(owners)} would share rows of 'data'; "
+                "put 'data' first, with a size that the number of processes divides"
+            )
+
+
+def _explain_rows(tree: PyTree, mesh: Mesh, lead: int) -> None:
+    """Raises UserError for the first leaf whose rows the data axis does not divide."""
+    size, processes = mesh.shape.get("data", 1), jax.process_count()
+    for name, leaf in trees.named_leaves(tree).items():
+        if (shape := np.shape(leaf))[lead:] and shape[lead] * processes % size:
+            each = f" in each of {processes} processes" if processes > 1 else ""
+            raise UserError(
+                f"batch leaf {name or '(itself)'} of shape {shape} has {shape[lead]} rows{each}: "
+                f"the mesh axis data={size} does not divide them"
+            ) from None
+
+
+def host_value(tree: PyTree) -> PyTree:
+    """NumPy values of global arrays, whole, on every process (PRNG keys: their integers).
+
+    Where an array lies on other processes too, all of them must call this.
+    """
+    return jax.tree.map(_whole, jax.device_get(jax.tree.map(_local, tree)))
+
+
+def _local(leaf: Any) -> Any:
+    """What of `leaf` this process can fetch by itself, else a box with it."""
+    leaf = trees.raw(leaf)
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        return leaf
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
+
+
+def initialize_distributed() -> None:
+    """Joins the other processes: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID,
+    or what JAX finds out by itself on TPU pods, Slurm, Open MPI and Kubernetes.
+
+    Call it before anything touches a device; a second call does nothing.
+    """
