@@ -1,0 +1,277 @@
+"""A multivariate series in a CSV file: reading with checks that name line and column, writing."""
+
+import csv
+import gzip
+import io
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from rflib.core.checks import nearest
+from rflib.core.errors import UserError
+from rflib.data.dates import looks_like_date, parse_dates
+from rflib.data.files import read_bytes
+
+DATE_NAMES = ("date", "dates", "time", "datetime", "timestamp")
+_MISSING = {"", "na", "n/a", "nan", "null", "none", "nil", "-", "?", "#n/a"}
+
+
+class Series(NamedTuple):
+    """values [L, N] in file order of rows; names of the N columns; dates [L] or None.
+
+    first_line: line of the file (from 1) that holds row 0, for messages. source: the file.
+    """
+
+    values: Float[np.ndarray, "length channels"]
+    names: tuple[str, ...]
+    dates: np.ndarray | None
+    date_name: str
+    first_line: int
+    source: str
+
+    def where(self, row: int, column: int) -> str:
+        """`my.csv line 12, column 'OT'`."""
+        return f"{self.source} line {self.first_line + row}, column {self.names[column]!r}"
+
+
+class _Table(NamedTuple):
+    """The text of a file, cut into a header and lines of equally many cells."""
+
+    source: str
+    names: list[str]
+    body: list[str]
+    delimiter: str
+    first_line: int
+
+
+def read_series(path: str | Path, *, header: bool | None = None) -> Series:
+    """Reads a CSV file (also .gz) of numeric columns and at most one date column.
+
+    The delimiter is the comma, semicolon or tab that the first line has most of. The date column is
+    the one named date, dates, time, datetime or timestamp, or a first column that has no name or
+    whose first cell is a date; its cells become `dates` if they are dates (YYYY-MM-DD hh:mm:ss
+    and shorter, also with slashes or without zero padding, or DD.MM.YYYY); a column of plain
+    numbers in its place (a row index, epoch seconds) is left out.
+
+    Args:
+        path: the file.
+        header: whether the first line holds column names. None: it does if one of its cells is
+            neither a number nor a date. Without header the names are "0", "1", ...
+
+    Raises:
+        UserError: naming file, line and column, for a missing value, a cell that is no number or no
+            date, a line with another number of cells, an empty line, a repeated column name, a
+            file without rows or without numeric columns.
+    """
+    table = _table(path, header)
+    date = _date_column(table)
+    columns = [index for index in range(len(table.names)) if index != date]
+    if not columns:
+        raise UserError(f"{table.source}: there is no column of numbers")
+    values = _numbers(table, columns)
+    dates = None
+    if date is not None:
+        cells = [line.split(table.delimiter, date + 1)[date] for line in table.body]
+        dates = parse_dates(cells, table.source, table.names[date], table.first_line)
+    names = tuple(table.names[index] for index in columns)
+    date_name = "date" if date is None else table.names[date]
+    return Series(values, names, dates, date_name, table.first_line, table.source)
+
+
+def _text(path: str | Path) -> str:
+    content = read_bytes(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")  # units such as W/m² written by old spreadsheets
+    if "\0" in text[:1000]:
+        raise UserError(f"{path}: not a text file")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _table(path: str | Path, header: bool | None) -> _Table:
+    source, lines = str(path), _text(path).split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise UserError(f"{source}: the file is empty")
+    if "" in lines:
+        raise UserError(f"{source} line {lines.index('') + 1}: an empty line")
+    delimiter = max(",;\t", key=lines[0].count)
+    first = [cell.strip() for cell in next(csv.reader(lines[:1], delimiter=delimiter))]
+    if header is None:
+        header = not all(_is_number(cell) or looks_like_date(cell) for cell in first)
+    body = lines[1:] if header else lines
+    if not body:
+        raise UserError(f"{source}: a header and no rows")
+    if any('"' in line for line in body):
+        rows = csv.reader(body, delimiter=delimiter)
+        body = [delimiter.join(cell.replace(delimiter, " ") for cell in row) for row in rows]
+    table = _Table(
+        source,
+        first if header else [str(index) for index in range(len(first))],
+        body,
+        delimiter,
+        2 if header else 1,
+    )
+    _check_shape(table)
+    return table
+
+
+def _check_shape(table: _Table) -> None:
+    for name in table.names:
+        if table.names.count(name) > 1:
+            raise UserError(f"{table.source}: two columns are named {name!r}")
+    cells = len(table.names)
+    for row, line in enumerate(table.body):
+        if line.count(table.delimiter) != cells - 1:
+            raise UserError(
+                f"{table.source} line {table.first_line + row}: "
+                f"{line.count(table.delimiter) + 1} cells where the first line has {cells}"
+            )
+
+
+def _date_column(table: _Table) -> int | None:
+    for index, name in enumerate(table.names):
+        if name.lower() in DATE_NAMES:
+            return index
+    first = table.body[0].split(table.delimiter, 1)[0].strip()
+    dated = looks_like_date(first) and not _is_number(first)
+    return 0 if dated or table.names[0] == "" else None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(table: _Table, columns: list[int]) -> np.ndarray:
+    """The cells of `columns` [L, N] in float64, parsed in C; slow only when there is an error."""
+    try:
+        values = np.loadtxt(
+            table.body, delimiter=table.delimiter, usecols=columns, ndmin=2, comments=None
+        )
+    except ValueError:
+        values = None
+    if values is None or not np.isfinite(values).all():
+        raise UserError(_complaint(table, columns))
+    return values
+
+
+def _complaint(table: _Table, columns: list[int]) -> str:
+    """Names the first cell that is no finite number, and says how many others there are."""
+    bad: list[tuple[int, int, str]] = []
+    for row, line in enumerate(table.body):
+        cells = line.split(table.delimiter)
+        for column in columns:
+            cell = cells[column].strip()
+            if not _is_number(cell) or not np.isfinite(float(cell)) or "_" in cell:
+                bad.append((row, column, cell))
+    if not bad:
+        return f"{table.source}: the numbers cannot be read"
+    row, column, cell = bad[0]
+    same = sum(other == column for _, other, _ in bad)
+    place = f"{table.source} line {table.first_line + row}, column {table.names[column]!r}"
+    rows = len(table.body)
+    if cell.lower() in _MISSING:
+        text = f"{place}: missing value ({cell!r})"
+        advice = "fill or remove them"
+    else:
+        text = f"{place}: {cell!r} is not a finite number"
+        advice = "mend or remove them"
+        if same == rows and column == 0:
+            advice = "remove the column, or, if it holds dates, write them as YYYY-MM-DD hh:mm:ss"
+        elif same == rows:
+            advice = "remove the column, or, if it holds dates, name it 'date'"
+        elif re.fullmatch(r"[-+]?\d+,\d+", cell):
+            advice = "write decimal points, not commas"
+    return f"{text}; {same} of the column's {rows} cells and {len(bad)} in all are so: {advice}"
+
+
+def check_series(series: Series, *, rows: tuple[int, int] | None = None, least: int = 1) -> None:
+    """Refuses a series that is too short, or has a column without variation.
+
+    Args:
+        rows: the rows [first, last) in which every column must vary (the training rows); all.
+        least: number of rows that are needed.
+
+    Raises:
+        UserError: naming the column, its value and the lines; or the number of rows.
+    """
+    length = len(series.values)
+    if length < least:
+        raise UserError(f"{series.source}: {length} rows are too few, {least} are needed")
+    first, last = rows or (0, length)
+    part = series.values[first:last]
+    constant = np.flatnonzero((part == part[0]).all(axis=0))
+    if len(constant):
+        column = int(constant[0])
+        more = f" (and {len(constant) - 1} more columns)" if len(constant) > 1 else ""
+        raise UserError(
+            f"{series.where(first, column)}: the column is constant, {part[0, column]:g} up to "
+            f"line {series.first_line + last - 1}{more}; a series without variation cannot be "
+            "standardised: remove it"
+        )
+
+
+def select(series: Series, names: Sequence[str]) -> Series:
+    """`series` with its columns in the order of `names`; further columns are dropped.
+
+    Raises:
+        UserError: a name that is not there, with the nearest ones.
+    """
+    for name in names:
+        if name not in series.names:
+            near = nearest(name, series.names) or series.names[:10]
+            raise UserError(f"{series.source}: no column {name!r}; there is {', '.join(near)}")
+    order = [series.names.index(name) for name in names]
+    return series._replace(values=series.values[:, order], names=tuple(names))
+
+
+def write_series(
+    path: str | Path,
+    values: Float[np.ndarray, "length channels"],
+    names: Sequence[str] | None,
+    *,
+    dates: np.ndarray | None = None,
+    date_name: str = "date",
+) -> Path:
+    """Writes a CSV file (gzip if the name ends in .gz) that `read_series` reads back exactly.
+
+    `names` None writes no header. The same arguments give the same bytes, and the file is
+    complete or not there.
+    """
+    path = Path(path).expanduser()
+    text = io.StringIO()
+    if names is not None:
+        header = ([date_name] if dates is not None else []) + list(names)
+        csv.writer(text, lineterminator="\n").writerow(header)
+    # float's repr is the shortest text that reads back to the same number; float32 has its own.
+    kind = str if values.dtype == np.float32 else repr
+    rows = list(values) if values.dtype == np.float32 else values.tolist()
+    lines = [",".join(map(kind, row)) for row in rows]
+    if dates is not None:
+        stamps = np.datetime_as_string(dates.astype("datetime64[s]"))
+        lines = [
+            f"{stamp.replace('T', ' ')},{line}"
+            for stamp, line in zip(stamps.tolist(), lines, strict=True)
+        ]
+    text.write("\n".join(lines) + "\n")
+    content = text.getvalue().encode()
+    if path.suffix == ".gz":
+        content = gzip.compress(content, compresslevel=6, mtime=0)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+    return path
