@@ -133,6 +133,10 @@ def place_rows(tree: PyTree, mesh: Mesh, lead: int = 0) -> PyTree:
     The global batch has the rows of process 0, then those of process 1, and so on. Leaves with no
     row axis are replicated. Raises UserError naming the leaf if its rows do not divide evenly.
     """
+    if mesh.size == 1 and all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(tree)):
+        # Measured for two small arrays: device_put 50 us, the arguments of a compiled call 8 us.
+        with jax.transfer_guard("allow"):
+            return _taken_in(mesh)(tree)
     spread, whole = rows(mesh, lead), replicated(mesh)
     where = jax.tree.map(lambda leaf: spread if np.ndim(leaf) > lead else whole, tree)
     try:
@@ -143,6 +147,11 @@ def place_rows(tree: PyTree, mesh: Mesh, lead: int = 0) -> PyTree:
     except ValueError:
         _explain_rows(tree, mesh, lead)
         raise
+
+
+@functools.lru_cache
+def _taken_in(mesh: Mesh) -> Callable[[PyTree], PyTree]:
+    return jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
 
 
 def _from_processes(sharding: NamedSharding, leaf: Any) -> jax.Array:
@@ -178,22 +187,40 @@ def _explain_rows(tree: PyTree, mesh: Mesh, lead: int) -> None:
 def host_value(tree: PyTree) -> PyTree:
     """NumPy values of global arrays, whole, on every process (PRNG keys: their integers).
 
-    Where an array lies on other processes too, all of them must call this.
+    Where an array lies partly on other processes, all of them must make this call.
     """
-    return jax.tree.map(_whole, jax.device_get(jax.tree.map(_local, tree)))
 
+    def local(leaf: Any) -> Any:
+        leaf = trees.raw(leaf)
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+            return leaf
+        if leaf.is_fully_replicated:
+            return leaf.addressable_data(0)
+        return multihost_utils.process_allgather(leaf, tiled=True)
 
-def _local(leaf: Any) -> Any:
-    """What of `leaf` this process can fetch by itself, else a box with it."""
-    leaf = trees.raw(leaf)
-    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
-        return leaf
-    return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
+    return jax.device_get(jax.tree.map(local, tree))
 
 
 def initialize_distributed() -> None:
-    """Joins the other processes: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID,
-    or what JAX finds out by itself on TPU pods, Slurm, Open MPI and Kubernetes.
+    """Joins the other processes; call it before anything touches a device.
 
-    Call it before anything touches a device; a second call does nothing.
+    The three variables JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID say how; without them JAX finds out on TPU pods, Slurm, Open MPI, Kubernetes.
+    A second call does nothing. Raises UserError if a variable is wrong or nobody answers.
     """
+    if jax.distributed.is_initialized():
+        return
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = {name: os.environ[name] for name in names if os.environ.get(name)}
+    if given and len(given) < len(names):
+        missing = ", ".join(name for name in names if name not in given)
+        raise UserError(f"{', '.join(given)} set, but not {missing}: set all three or none")
+    try:
+        count, index = (int(given[name]) if given else None for name in names[1:])
+        jax.distributed.initialize(given.get(names[0]), num_processes=count, process_id=index)
+    except (ValueError, RuntimeError) as error:
+        said = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise UserError(
+            f"cannot join the other processes ({said or 'no cluster was recognised'}): {error}; "
+            f"set {', '.join(names)} in each process"
+        ) from error
