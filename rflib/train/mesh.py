@@ -34,15 +34,13 @@ def make_mesh(axes: Mapping[str, int] | None = None) -> Mesh:
     do not fit the devices.
     """
     axes = dict(axes or {"data": -1})
-    said = "mesh " + ", ".join(f"{name}={size}" for name, size in axes.items())
-    count = jax.device_count()
-    if any(size < 1 and size != -1 for size in axes.values()):
-        raise UserError(f"{said}: a size must be at least 1, or -1 for whatever is left")
-    if list(axes.values()).count(-1) > 1:
-        raise UserError(f"{said}: only one size may be -1")
+    said, count = f"mesh {_shown(axes)}", jax.device_count()
+    free = [name for name, size in axes.items() if size == -1]
     known = math.prod(size for size in axes.values() if size != -1)
-    if known > count or (-1 in axes.values() and count % known):
-        wanted = "divide" if -1 in axes.values() else "be at most"
+    if len(free) > 1 or any(size < 1 and size != -1 for size in axes.values()):
+        raise UserError(f"{said}: sizes must be at least 1, and at most one of them -1")
+    if known > count or (free and count % known):
+        wanted = "divide" if free else "be at most"
         raise UserError(f"{said}: the product {known} must {wanted} the {count} devices")
     sizes = tuple(count // known if size == -1 else size for size in axes.values())
     used = math.prod(sizes)
@@ -50,6 +48,10 @@ def make_mesh(axes: Mapping[str, int] | None = None) -> Mesh:
         raise UserError(f"{said} uses {used} of {count} devices: several processes must use all")
     types = (AxisType.Auto,) * len(axes)
     return jax.make_mesh(sizes, tuple(axes), axis_types=types, devices=jax.devices()[:used])
+
+
+def _shown(axes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in axes.items())
 
 
 @functools.lru_cache
@@ -91,17 +93,15 @@ def shardings(tree: PyTree, rules: Rules, mesh: Mesh) -> PyTree:
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = trees.path_name(path)
-        for pattern, placement in rules:
-            if re.search(pattern, name):
-                break
-        else:
+        found = next((rule for rule in rules if re.search(rule[0], name)), None)
+        if found is None:
             return replicated(mesh)
+        pattern, placement = found
         spec = placement(leaf, mesh) if callable(placement) else placement
         if reason := _misfit(leaf.shape, spec, mesh):
-            shown = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
             raise UserError(
                 f"rule {pattern!r} does not fit {name} of shape {tuple(leaf.shape)}: "
-                f"{spec} on the mesh {shown}: {reason}"
+                f"{spec} on the mesh {_shown(mesh.shape)}: {reason}"
             )
         return NamedSharding(mesh, spec)
 
@@ -143,7 +143,7 @@ def place_rows(tree: PyTree, mesh: Mesh, lead: int = 0) -> PyTree:
         if jax.process_count() == 1:
             return jax.device_put(tree, where)
         _check_processes(mesh)
-        return jax.tree.map(_from_processes, where, tree)
+        return jax.tree.map(jax.make_array_from_process_local_data, where, tree)
     except ValueError:
         _explain_rows(tree, mesh, lead)
         raise
@@ -154,20 +154,16 @@ def _taken_in(mesh: Mesh) -> Callable[[PyTree], PyTree]:
     return jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
 
 
-def _from_processes(sharding: NamedSharding, leaf: Any) -> jax.Array:
-    return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
-
-
 @functools.lru_cache
 def _check_processes(mesh: Mesh) -> None:
-    """UserError unless each index of "data" belongs to one process, so that its rows are its own."""
+    """UserError unless each index of "data" belongs to one process, whose rows are its own."""
     if "data" not in mesh.shape:
         raise UserError("several processes need a mesh axis named 'data': each has its own rows")
     devices = np.moveaxis(mesh.devices, mesh.axis_names.index("data"), 0)
     for index in devices.reshape(len(devices), -1):
         if len(owners := {device.process_index for device in index}) > 1:
             raise UserError(
-                f"mesh {dict(mesh.shape)}: processes {sorted(owners)} would share rows of 'data'; "
+                f"mesh {_shown(mesh.shape)}: processes {sorted(owners)} would share rows of 'data'; "
                 "put 'data' first, with a size that the number of processes divides"
             )
 
