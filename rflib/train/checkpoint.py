@@ -71,7 +71,9 @@ class Checkpointer:
         finally:
             self._orbax.close()
 
-    def save(self, step: int, tree: PyTree, *, block: bool = False) -> None:
+    def save(
+        self, step: int, tree: PyTree, *, block: bool = False, replace: bool = False
+    ) -> None:
         """Starts to save `tree` as `step`; returns when it may be donated, or with `block` when
         it is on disk. A step that is there and verifies is left alone, a damaged one set aside.
 
@@ -80,13 +82,13 @@ class Checkpointer:
         self.wait()
         if self._readonly:
             raise UserError(f"{self.directory} was opened read-only")
-        if self._first(lambda: self._holds(step)):
+        if not replace and self._first(lambda: self._holds(step)):
             return
         self._last = step
         arrays, signature = _flat(tree), trees.signature(tree)
         try:
             if jax.process_index() == 0:
-                self._prepare(step)
+                self._prepare(step, replace)
             with jax.transfer_guard("allow"):
                 self._orbax.save(self._path(f"{step}.saving"), args=_arguments(arrays))
         except Exception as error:
@@ -164,12 +166,12 @@ class Checkpointer:
 
     # Writing.
 
-    def _prepare(self, step: int) -> None:
+    def _prepare(self, step: int, replace: bool) -> None:
         """Makes room for `step`: the directory, no leftovers, no damaged step of that name."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self._listed(r"\d+\.(saving|deleting).*"):
             shutil.rmtree(path)
-        if self._path(step).exists():
+        if self._path(step).exists() and not replace:
             self._rename(step, "it does not verify and is saved anew")
 
     def _holds(self, step: int) -> bool:
@@ -184,6 +186,8 @@ class Checkpointer:
             self._orbax.wait_until_finished()
             if jax.process_index() == 0:
                 manifest.write(self._path(f"{step}.saving"), step, signature)
+                if self._path(step).exists():
+                    self._delete(step)
                 self._path(f"{step}.saving").rename(self._path(step))
                 manifest.sync_directory(self.directory)
                 self._trusted.add(step)

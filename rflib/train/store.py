@@ -44,6 +44,7 @@ class Store:
         self._saves = Checkpointer(directory / "checkpoints", keep=keep, note=note)
         self._bests = Checkpointer(directory / "best", keep=0, note=note)
         self._references: dict[int, int] = {}  # checkpoint -> the best view its tracker refers to
+        self._evaluated: dict[int, int] = {}  # checkpoint -> the last step with complete evals
 
     def __enter__(self) -> "Store":
         self._saves.__enter__()
@@ -57,10 +58,17 @@ class Store:
             self._saves.__exit__(*error)
 
     def save(self, step: int, carry: Carry, lines: int, *, block: bool) -> None:
-        """Saves the phase after `step` updates; with `block`, returns when it is on disk."""
+        """Saves the phase after `step` updates; with `block`, returns when it is on disk.
+
+        A checkpoint of this step from before its evals, which SIGTERM cut short, is replaced.
+        """
+        replace = self._evaluated.get(step, self._tracker.evaluated) != self._tracker.evaluated
         self._references[step] = self._tracker.saved
+        self._evaluated[step] = self._tracker.evaluated
         track = self._program.put(self._tracker.arrays() | {"lines": np.asarray(lines, np.int32)})
-        self._saves.save(step, {"carry": carry._asdict(), "track": track}, block=block)
+        self._saves.save(
+            step, {"carry": carry._asdict(), "track": track}, block=block, replace=replace
+        )
         good = self._saves.good_steps()
         if all(s in self._references for s in good):
             self._bests.retain({self._references[s] for s in good} | {self._tracker.saved})
@@ -96,6 +104,7 @@ class Store:
                     continue
             self._tracker.load(track)
             self._references[step] = saved
+            self._evaluated[step] = self._tracker.evaluated
             return Saved(Carry(**tree["carry"]), best, int(track["lines"]))
 
     def _best(self, step: int) -> PyTree:
