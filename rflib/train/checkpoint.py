@@ -6,6 +6,7 @@ background thread waits for orbax, hashes the files, renames, and deletes what i
 """
 
 import contextlib
+import itertools
 import logging
 import re
 import shutil
@@ -71,9 +72,7 @@ class Checkpointer:
         finally:
             self._orbax.close()
 
-    def save(
-        self, step: int, tree: PyTree, *, block: bool = False, replace: bool = False
-    ) -> None:
+    def save(self, step: int, tree: PyTree, *, block: bool = False, replace: bool = False) -> None:
         """Starts to save `tree` as `step`; returns when it may be donated, or with `block` when
         it is on disk. A step that is there and verifies is left alone, a damaged one set aside.
 
@@ -269,8 +268,8 @@ class Checkpointer:
         return None
 
     def _rename(self, step: int, why: str) -> None:
-        count = len(self._listed(rf"bad-{step}-\d+"))
-        aside = self._path(f"bad-{step}-{count}")
+        names = (self._path(f"bad-{step}-{count}") for count in itertools.count())
+        aside = next(path for path in names if not path.exists())
         try:
             self._path(step).rename(aside)
         except OSError as error:

@@ -1,12 +1,16 @@
 """What `--dry` shows before anything runs: the parameter table and the memory estimate."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from rflib.core import trees
 from rflib.core.trees import PyTree
+from rflib.train.compiled import Compiled
+from rflib.train.program import Program
 
 
 def human_bytes(count: float | int) -> str:
@@ -69,3 +73,12 @@ def memory_estimate(compiled: jax.stages.Compiled) -> str:
         f"{human_bytes(outputs - shared)} (beside {human_bytes(shared)} of donated arguments) + "
         f"buffers {human_bytes(buffers)} + code {human_bytes(code)}"
     )
+
+
+def show(program: Program, compiled: Compiled, carry: Any, step: int, note: Callable) -> None:
+    """Notes the table and the estimate, makes the call of step `step`, and notes its metrics."""
+    note(parameter_table(program.abstract.state, program.shardings.state))
+    note(memory_estimate(compiled.executable))
+    _, out = compiled(carry, program.data, program.rows(step), program.keys)
+    metrics = jax.device_get(out["metrics"])
+    note(", ".join(f"{name} {np.asarray(value).tolist()}" for name, value in metrics.items()))

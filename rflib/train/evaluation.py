@@ -1,5 +1,6 @@
 """Evaluation: means over batches with a padded last one, the best view, and early stopping."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from rflib.core import checks
 from rflib.core.errors import UserError
 from rflib.train import compiled, preemption
 from rflib.train import mesh as meshes
+from rflib.train.program import Program
 from rflib.train.task import EarlyStop, Eval, Key, Metrics
 
 PyTree = Any
@@ -75,6 +77,33 @@ def over_batches(
         return {name: float(sum(float(t[name]) for t in host)) / count for name in host[0]}
 
     return run
+
+
+def run(
+    evals: Mapping[str, Eval], view: PyTree, program: Program, step: int
+) -> list[dict[str, float]]:
+    """Runs `evals` for each seed; returns "name/metric" -> value, one dictionary a seed."""
+    found: list[dict[str, float]] = []
+    for i in range(len(program.seeds)):
+        one = jax.tree.map(lambda x, i=i: x[i], view) if program.stacked else view
+        found.append({})
+        for name, each in evals.items():
+            metrics = each.run(one, program.eval_key(i, name, step))
+            found[i] |= {f"{name}/{metric}": float(value) for metric, value in metrics.items()}
+    return found
+
+
+@functools.partial(jax.jit, static_argnames="stacked")
+def keep_better(improved: Array, new: PyTree, old: PyTree, stacked: bool) -> PyTree:
+    """The new view where its seed improved ([seeds] bool), in buffers of its own."""
+    if old is None:
+        return jax.tree.map(jnp.copy, new)
+
+    def one(a: Array, b: Array) -> Array:
+        mask = improved.reshape(-1, *[1] * (a.ndim - 1)) if stacked else improved[0]
+        return jnp.where(mask, a, b)
+
+    return jax.tree.map(one, new, old)
 
 
 def _own_share(rows: PyTree) -> PyTree:

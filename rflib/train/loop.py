@@ -1,7 +1,6 @@
 """`fit`: the one loop. Everything that repeats a Step, saves it, measures it and resumes it."""
 
 import contextlib
-import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rflib.core.errors import DryRun, NotFinite, Stopped, UserError
-from rflib.train import dry, host, nonfinite, preemption
+from rflib.train import dry, evaluation, host, nonfinite, preemption
 from rflib.train import mesh as meshes
 from rflib.train.evaluation import Tracker
 from rflib.train.profile import Profile
@@ -139,7 +138,8 @@ class _Phase:
                 self.compiled = self._compile()
                 self.meter = self._meter()
             if options.dry:
-                self._dry()
+                dry.show(self.program, self.compiled, self.carry, self.done, self.logger.note)
+                raise DryRun(f"{self.name}: one call of {self.program.scan} steps ran")
             self._loop(stack.enter_context(Profile(options.profile, self.logger)))
             with self.dog.paused():
                 return self._finish(record)
@@ -213,6 +213,10 @@ class _Phase:
 
     # -- evaluation ----------------------------------------------------------------------------
 
+    def _run(self, names: list[str], view: PyTree) -> list[dict[str, float]]:
+        chosen = {name: self.evals[name] for name in names}
+        return evaluation.run(chosen, view, self.program, self.done)
+
     def _evals_due(self) -> list[str]:
         last = self.done >= self.steps
         return [k for k, e in self.evals.items() if e.every and (last or self.done % e.every == 0)]
@@ -226,7 +230,7 @@ class _Phase:
         view = self.program.view(self.carry.state)
         with self._aside():
             try:
-                found = self._run_evals(self._evals_due(), view)
+                found = self._run(self._evals_due(), view)
             except Stopped:
                 return False
             self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
@@ -234,7 +238,9 @@ class _Phase:
             tracked = self.tracker.eval in self._evals_due()
             improved = self.tracker.update(self.done, found) if tracked else np.zeros(1, bool)
             if improved.any():
-                self.best = _keep(jnp.asarray(improved), view, self.best, self.program.stacked)
+                self.best = evaluation.keep_better(
+                    jnp.asarray(improved), view, self.best, self.program.stacked
+                )
                 self.store.save_best(self.done, self.best)
             for i, seed in enumerate(self.program.seeds):
                 if was_active[i]:
@@ -243,17 +249,6 @@ class _Phase:
             active = self.program.put(self.tracker.active)
             self.carry = self.carry._replace(active=active)
         return True
-
-    def _run_evals(self, names: list[str], view: PyTree) -> list[dict[str, float]]:
-        found: list[dict[str, float]] = []
-        for i in range(len(self.program.seeds)):
-            one = jax.tree.map(lambda x, i=i: x[i], view) if self.program.stacked else view
-            found.append({})
-            for name in names:
-                key = self.program.eval_key(i, name, self.done)
-                metrics = self.evals[name].run(one, key)
-                found[i] |= {f"{name}/{k}": float(v) for k, v in metrics.items()}
-        return found
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -335,16 +330,6 @@ class _Phase:
             step=self.done,
         )
 
-    def _dry(self) -> None:
-        note, program = self.logger.note, self.program
-        note(dry.parameter_table(program.abstract.state, program.shardings.state))
-        note(dry.memory_estimate(self.compiled.executable))
-        rows = program.rows(self.done)
-        _, out = self.compiled(self.carry, program.data, rows, program.keys)
-        metrics = jax.device_get(out["metrics"])
-        note(", ".join(f"{k} {np.asarray(v).tolist()}" for k, v in metrics.items()))
-        raise DryRun(f"{self.name}: one call of {program.scan} steps ran")
-
     def _finish(self, record: Path) -> Result:
         """The last save, the evals that run once, and the mark that the phase is done."""
         self._save(block=True)
@@ -352,7 +337,7 @@ class _Phase:
         once = [name for name, each in self.evals.items() if not each.every]
         view = self.program.view(self.carry.state) if self.best is None else self.best
         if once:
-            found = self._run_evals(once, view)  # a Stopped here resumes right here
+            found = self._run(once, view)  # a Stopped here resumes right here
             self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
             for i, seed in enumerate(self.program.seeds):
                 self._write(self.done, found[i], seed)
@@ -379,16 +364,3 @@ class _Phase:
             best_value=best_value if kept else None,
             reason=written["reason"],
         )
-
-
-@functools.partial(jax.jit, static_argnames="stacked")
-def _keep(improved: jax.Array, new: PyTree, old: PyTree, stacked: bool) -> PyTree:
-    """The new view where its seed improved, in buffers of its own."""
-    if old is None:
-        return jax.tree.map(jnp.copy, new)
-
-    def one(a: jax.Array, b: jax.Array) -> jax.Array:
-        mask = improved.reshape(-1, *[1] * (a.ndim - 1)) if stacked else improved[0]
-        return jnp.where(mask, a, b)
-
-    return jax.tree.map(one, new, old)

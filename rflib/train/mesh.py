@@ -163,7 +163,7 @@ def _check_processes(mesh: Mesh) -> None:
     for index in devices.reshape(len(devices), -1):
         if len(owners := {device.process_index for device in index}) > 1:
             raise UserError(
-                f"mesh {_shown(mesh.shape)}: processes {sorted(owners)} would share rows of 'data'; "
+                f"mesh {_shown(mesh.shape)}: processes {sorted(owners)} would share rows; "
                 "put 'data' first, with a size that the number of processes divides"
             )
 

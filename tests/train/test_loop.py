@@ -1,19 +1,18 @@
 """The loop against a plain Python loop, resumption, early stopping, evals, options."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from rflib.core import keys, trees
+from rflib.core import errors, keys, trees
 from rflib.core.errors import DryRun, UserError
 from rflib.train.gradient import gradient_step
 from rflib.train.loop import fit
 from rflib.train.mesh import make_mesh
 from rflib.train.task import Checkpoint, EarlyStop, Eval, Hook, Options, Step
 from tests.train.problems import Recorder, regression, regression_step
-
-ONE = {"mesh": None}
 
 
 @pytest.fixture
@@ -43,3 +42,257 @@ def test_fit_equals_a_plain_loop(tmp_path, mesh):
     for a, b in zip(jax.tree.leaves(result.state), jax.tree.leaves(state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     assert result.step == 40 and result.reason == "steps"
+
+
+def run_to(tmp_path, steps, mesh, *, options=Options(), seed=3, **kw):  # noqa: B008
+    task, step = regression_step(**kw.pop("step", {}))
+    run = kw.pop("run", None) or Recorder(tmp_path, options)
+    arguments = {"log_every": 5, "evals": task.evals, "checkpoint": Checkpoint(every=10), **kw}
+    result = fit(
+        step, task.batch, run, data=task.data, steps=steps, seed=seed, mesh=mesh, **arguments
+    )
+    return run, result
+
+
+class Halt(Exception):
+    """Stands for the death of the process."""
+
+
+def test_a_run_that_died_resumes_to_the_same_bits_and_lines(tmp_path, mesh):
+    whole, expected = run_to(tmp_path / "a", 60, mesh)
+
+    def die(info):
+        if info.step == 35:
+            raise Halt
+
+    run = Recorder(tmp_path / "b")
+    with pytest.raises(Halt):
+        run_to(tmp_path / "b", 60, mesh, run=run, hooks=[Hook(die, 5)])
+    run, result = run_to(tmp_path / "b", 60, mesh, run=run)
+    assert trees.digest(result.state) == trees.digest(expected.state)
+    assert trees.digest(result.best) == trees.digest(expected.best)
+    assert run.lines == whole.lines
+    assert result.metrics == expected.metrics
+    assert any("resumed at step 30" in note for note in run.notes)
+
+
+def test_a_finished_phase_comes_back_from_disk(tmp_path, mesh):
+    run, first = run_to(tmp_path, 40, mesh)
+    lines = list(run.lines)
+    run, again = run_to(tmp_path, 40, mesh, run=run)
+    assert trees.digest(again.state) == trees.digest(first.state)
+    assert trees.digest(again.best) == trees.digest(first.best)
+    assert again.metrics == first.metrics and again.best_step == first.best_step
+    assert run.lines == lines
+
+
+def test_scan_equals_single_calls(tmp_path, mesh):
+    single, a = run_to(tmp_path / "a", 40, mesh, log_every=10)
+    scanned, b = run_to(tmp_path / "b", 40, mesh, log_every=10, scan=10)
+    for x, y in zip(jax.tree.leaves(a.state), jax.tree.leaves(b.state), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(single.column("train/loss"), scanned.column("train/loss"), rtol=1e-6)
+
+
+def test_intervals_must_be_multiples_of_scan(tmp_path, mesh):
+    with pytest.raises(UserError, match=r"scan=10.*log_every=5"):
+        run_to(tmp_path, 40, mesh, scan=10)
+
+
+def test_early_stop_keeps_the_best_view_and_stops_after_patience(tmp_path, mesh):
+    values = [5.0, 4.0, 4.0, 4.5, 3.0, 3.5, 3.6, 9.0, 1.0]
+    task, step = regression_step()
+    seen = {}
+
+    def run_eval(view, key):
+        number = len(seen)
+        seen[number] = trees.digest(view)
+        return {"loss": values[number]}
+
+    run = Recorder(tmp_path)
+    result = fit(
+        step, task.batch, run, data=task.data, steps=90, seed=0, mesh=mesh, log_every=10,
+        evals={"valid": Eval(run_eval, every=10, best="min")},
+        stop=EarlyStop("valid", patience=3),
+    )  # fmt: skip
+    assert result.reason == "early stop"
+    assert (result.step, result.best_step, result.best_value) == (80, 50, 3.0)
+    assert trees.digest(result.best) == seen[4]
+    assert run.column("valid/loss") == values[:8]
+
+
+@pytest.mark.parametrize(("ties", "best"), [(True, 30), (False, 20)])
+def test_a_tie_is_an_improvement_only_if_told(tmp_path, mesh, ties, best):
+    values = iter([5.0, 4.0, 4.0, 4.5])
+    task, step = regression_step()
+    evals = {"valid": Eval(lambda view, key: {"loss": next(values)}, every=10, best="min")}
+    result = fit(
+        step, task.batch, Recorder(tmp_path), data=task.data, steps=40, mesh=mesh, evals=evals,
+        log_every=10, stop=EarlyStop("valid", patience=9, ties=ties),
+    )  # fmt: skip
+    assert result.best_step == best
+
+
+def test_evals_at_the_end_see_the_best_view(tmp_path, mesh):
+    values, seen = iter([2.0, 1.0, 3.0]), {}
+    task, step = regression_step()
+
+    def valid(view, key):
+        value = next(values)
+        seen[value] = trees.digest(view)
+        return {"loss": value}
+
+    def test(view, key):
+        seen["test"] = trees.digest(view)
+        return {"mse": 0.25}
+
+    evals = {"valid": Eval(valid, every=10, best="min"), "test": Eval(test)}
+    result = fit(
+        step, task.batch, Recorder(tmp_path), data=task.data, steps=30, mesh=mesh, evals=evals,
+        log_every=10,
+    )  # fmt: skip
+    assert seen["test"] == seen[1.0] and result.metrics == {"valid/loss": 3.0, "test/mse": 0.25}
+
+
+def test_seeds_in_one_program_equal_their_single_runs(tmp_path, mesh):
+    """Each with its own rows, best view and early stop; float32 agreement to 1e-5."""
+    seeds, singles = tuple(range(8)), []
+
+    def early(task):
+        # Held out: few rows, so that seeds stop at different steps.
+        return {"valid": task.evals["valid"]._replace(every=5)}
+
+    stop = EarlyStop("valid", patience=1, ties=False)
+    task = regression()
+    for seed in seeds:
+        own = regression(seed=seed)
+        step = gradient_step(own, optax.adam(5e-2))
+        run = Recorder(tmp_path / f"single-{seed}")
+        result = fit(
+            step, own.batch, run, data=own.data, steps=60, seed=seed, mesh=mesh, log_every=5,
+            evals=early(task), stop=stop,
+        )  # fmt: skip
+        singles.append((run, result))
+    step = gradient_step(task, optax.adam(5e-2))
+    together = Recorder(tmp_path / "together")
+    result = fit(
+        step, [regression(seed=s).batch for s in seeds], together, data=task.data, steps=60,
+        seeds=seeds, mesh=mesh, log_every=5, evals=early(task), stop=stop,
+    )  # fmt: skip
+    assert len({single.step for _, single in singles}) > 1, "the seeds must stop at different steps"
+    assert result.step == max(single.step for _, single in singles)
+    for i, (run, single) in enumerate(singles):
+        np.testing.assert_allclose(together.column("train/loss", i), run.column("train/loss"), 1e-4)
+        assert result.best_step[i] == single.best_step
+        for a, b in ((result.state, single.state), (result.best, single.best)):
+            for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+                np.testing.assert_allclose(x[i], y, rtol=1e-4, atol=1e-5)
+
+
+def test_update_is_traced_once_and_never_transfers_implicitly(tmp_path, mesh):
+    task, step = regression_step()
+    traces = []
+
+    def update(state, batch, key):
+        traces.append(1)
+        return step.update(state, batch, key)
+
+    def guard(info):
+        level = "allow" if info.step == 30 else "disallow"
+        jax.config.update("jax_transfer_guard", level)
+
+    fit(
+        step._replace(update=update), task.batch, Recorder(tmp_path), data=task.data,
+        steps=30, seed=1, mesh=mesh, log_every=10,
+        hooks=[Hook(guard, 5)],
+    )  # fmt: skip
+    assert len(traces) == 1
+
+
+def test_a_batch_of_another_shape_stops_the_run_with_the_difference(tmp_path, mesh):
+    task, step = regression_step()
+    batch = lambda i: task.batch(i)[: 8 if i == 12 else 16]  # noqa: E731
+    with pytest.raises(errors.Retraced, match=r"rows: int32\[8\] where int32\[16\] is expected"):
+        fit(step, batch, Recorder(tmp_path), data=task.data, steps=30, mesh=mesh)
+
+
+def test_compile_stages_and_rates_are_logged_apart_from_metrics(tmp_path, mesh):
+    run, _ = run_to(tmp_path, 40, mesh, flops=100.0)
+    stages = {"trace_seconds", "lower_seconds", "compile_seconds"}
+    assert stages <= run.timings[0].keys()
+    rates = [t for t in run.timings if "steps_per_second" in t]
+    assert all(t["examples_per_second"] == pytest.approx(16 * t["steps_per_second"]) for t in rates)
+    assert all(t["flops_per_second"] == pytest.approx(1600 * t["steps_per_second"]) for t in rates)
+    assert not any("second" in name for line in run.lines for name in line)
+
+
+def test_dry_shows_table_memory_and_one_step_and_leaves_no_checkpoint(tmp_path, mesh):
+    run = Recorder(tmp_path, Options(dry=True))
+    with pytest.raises(DryRun):
+        run_to(tmp_path, 40, mesh, run=run)
+    text = "\n".join(run.notes)
+    assert "params/hidden/kernel" in text and "memory" in text and "loss" in text
+    assert not list(tmp_path.glob("phases/*/checkpoints/*")) and not run.lines
+
+
+def test_profile_leaves_a_trace(tmp_path, mesh):
+    run_to(tmp_path, 20, mesh, options=Options(profile=(5, 8)))
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+
+
+def test_steps_without_rows_and_steps_that_are_no_gradients(tmp_path, mesh):
+    """A stream of simulations: any pytree of arrays, no batch."""
+    step = Step(
+        init=lambda key: {"total": jnp.zeros(()), "count": jnp.zeros((), jnp.int32)},
+        update=lambda state, batch, key: (
+            {
+                "total": state["total"] + jax.random.normal(key),
+                "count": state["count"] + 1,
+            },
+            {"mean": state["total"]},
+        ),
+    )
+    result = fit(step, None, Recorder(tmp_path), steps=50, scan=10, log_every=10, mesh=mesh)
+    assert int(result.state["count"]) == 50 and float(result.state["total"]) != 0
+    many = fit(
+        step, None, Recorder(tmp_path / "s"), steps=50, scan=10, log_every=10, seeds=(0, 5),
+        mesh=mesh,
+    )  # fmt: skip
+    np.testing.assert_allclose(many.state["total"][0], result.state["total"], rtol=1e-6)
+
+
+def test_fewer_steps_than_done_is_refused(tmp_path, mesh):
+    run, _ = run_to(tmp_path, 40, mesh)
+    (tmp_path / "phases/fit/done.json").unlink()
+    with pytest.raises(UserError, match="steps=20 is less than the 40"):
+        run_to(tmp_path, 20, mesh, run=run)
+
+
+def test_a_changed_structure_is_a_readable_difference(tmp_path, mesh):
+    run, _ = run_to(tmp_path, 20, mesh)
+    with pytest.raises(UserError, match="ema/hidden/kernel"):
+        run_to(tmp_path, 40, mesh, run=run, step={"ema": 0.9})
+
+
+def test_a_damaged_best_view_sets_its_checkpoint_aside_too(tmp_path, mesh):
+    evals = {"valid": Eval(lambda view, key: {"loss": 1.0}, every=10, best="max")}
+    whole, expected = run_to(tmp_path / "a", 40, mesh, evals=evals, stop=EarlyStop("valid", 9))
+
+    def die(info):
+        if info.step == 35:
+            raise Halt
+
+    run = Recorder(tmp_path / "b")
+    arguments = {"evals": evals, "stop": EarlyStop("valid", 9)}
+    with pytest.raises(Halt):
+        run_to(tmp_path / "b", 40, mesh, run=run, hooks=[Hook(die, 5)], **arguments)
+    newest = max((tmp_path / "b/phases/fit/best").glob("[0-9]*"), key=lambda p: int(p.name))
+    victim = max(newest.rglob("*"), key=lambda p: p.stat().st_size if p.is_file() else 0)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    run, result = run_to(tmp_path / "b", 40, mesh, run=run, **arguments)
+    assert any("best view, of step 30, is damaged" in note for note in run.notes)
+    assert trees.digest(result.state) == trees.digest(expected.state)
+    assert trees.digest(result.best) == trees.digest(expected.best)
+    assert run.lines == whole.lines
