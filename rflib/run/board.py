@@ -1,5 +1,6 @@
 """Scalars for TensorBoard, where tensorboardX is installed; metrics.jsonl stays the truth."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,14 @@ class Board:
         self._directory = directory
         self._writers: dict[str, Any] = {}
         self._make: Any = None
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError:
-            return
-        self._make = SummaryWriter
+        self._tried = False
 
     def scalars(
         self, step: int, metrics: Mapping[str, Any], *, phase: str, seed: int | None
     ) -> None:
         """Adds finite numbers; a continued run hides what an earlier session wrote past it."""
+        if not self._tried:
+            self._tried, self._make = True, _summary_writer()
         if self._make is None:
             return
         name = (phase or "run") + ("" if seed is None else f"-seed{seed}")
@@ -36,3 +35,18 @@ class Board:
         for writer in self._writers.values():
             writer.close()
         self._writers = {}
+
+
+def _summary_writer() -> Any:
+    """tensorboardX's writer or None. It would import torch (seconds) if that is installed."""
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        return None
+    finally:
+        if hidden:
+            del sys.modules["torch"]
+    return SummaryWriter

@@ -1,9 +1,11 @@
 """A run's directory: opening a new one, continuing one's own, refusing another's, clearing."""
 
 import shutil
+import tempfile
 from pathlib import Path
 
 from rflib.core.errors import UserError
+from rflib.run import files
 from rflib.run import record as records
 from rflib.run.lock import Lock
 from rflib.run.record import Record
@@ -33,6 +35,20 @@ def finished(workdir: Path, config: object) -> bool:
     )
 
 
+def check(workdir: Path, experiment: str, config: object) -> None:
+    """UserError if `prepare` would refuse `workdir` whoever holds it, or nobody can write there."""
+    _only_a_run(workdir)
+    found = records.read(workdir)
+    if found is not None:
+        _refuse_another(workdir, found, experiment, config)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=workdir) as probe:
+            probe.write(b"room?")
+    except OSError as error:
+        raise files.unwritable(workdir, error) from error
+
+
 def prepare(workdir: Path, record: Record, *, overwrite: bool) -> tuple[Lock, bool]:
     """Locks `workdir` for a run of `record`; returns the lock and whether the run continues.
 
@@ -45,7 +61,7 @@ def prepare(workdir: Path, record: Record, *, overwrite: bool) -> tuple[Lock, bo
     try:
         found = records.read(workdir)
         if found is not None and not overwrite:
-            overwrite = _refuse_another(workdir, found, record)
+            overwrite = _refuse_another(workdir, found, record.experiment, record.config)
         if overwrite:
             _clear(workdir)
         if overwrite or found is None:
@@ -74,11 +90,11 @@ def _only_a_run(workdir: Path) -> None:
         )
 
 
-def _refuse_another(workdir: Path, found: Record, record: Record) -> bool:
+def _refuse_another(workdir: Path, found: Record, experiment: str, config: object) -> bool:
     """UserError if `found` is another run; True if it is, but nothing was computed in it yet."""
-    lines = records.difference(found.config, record.config)
-    if found.experiment and record.experiment and found.experiment != record.experiment:
-        lines.insert(0, f"experiment: {found.experiment} there, {record.experiment} here")
+    lines = records.difference(found.config, config)
+    if found.experiment and experiment and found.experiment != experiment:
+        lines.insert(0, f"experiment: {found.experiment} there, {experiment} here")
     if not lines:
         return False
     if not any(_filled(workdir / name) for name in WORK):

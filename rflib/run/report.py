@@ -110,3 +110,10 @@ def printed(workdir: Path) -> str:
     except FileNotFoundError:
         raise UserError(f"{workdir / MARKDOWN} is missing") from None
     return text.partition(f"\n{CONFIG_HEADING}\n")[0].rstrip()
+
+
+def closing(workdir: Path) -> str:
+    """What the command line shows when a run ends: its claims and where the report is."""
+    report = files.read_json(workdir / JSON) or {}
+    table = claims.markdown_table(claims.claim_rows(report.get("claims", [])))
+    return f"{table}\ndone: {workdir / MARKDOWN}".lstrip()

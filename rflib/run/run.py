@@ -79,7 +79,8 @@ class Run:
         if seed is None:
             seed = values.get("seed")
         run = cls(Path(workdir), config, seed, options, quiet)
-        record = records.Record(experiment, variant, source, dict(overrides or {}), values)
+        changed = records.nested(overrides or {})
+        record = records.Record(experiment, variant, source, changed, values)
         refused: Exception | None = None
         try:
             if run._writes:
