@@ -85,6 +85,6 @@ def future_dates(dates: np.ndarray, count: int) -> np.ndarray:
     months = dates.astype("datetime64[M]")
     within = dates - months
     apart = np.diff(months)
-    if len(steps) > 1 and (within == within[0]).all() and (apart == apart[0]).all():
+    if (within == within[0]).all() and (apart == apart[0]).all():
         return months[-1] + apart[0] * np.arange(1, count + 1) + within[0]
     return dates[-1] + step * np.arange(1, count + 1)

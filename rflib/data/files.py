@@ -48,9 +48,10 @@ def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, np.ndarra
             Python objects, which would have to be unpickled.
     """
     try:
-        with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise UserError(f"{path}: a single array, not an .npz archive")
+        archive = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise UserError(f"{path}: a single array, not an .npz archive")
+        with archive:
             for name in names:
                 if name not in archive.files:
                     near = nearest(name, archive.files) or archive.files

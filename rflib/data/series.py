@@ -187,12 +187,12 @@ def _complaint(table: _Table, columns: list[int]) -> str:
     else:
         text = f"{place}: {cell!r} is not a finite number"
         advice = "mend or remove them"
-        if same == rows and column == 0:
+        if re.fullmatch(r"[-+]?\d+,\d+", cell):
+            advice = "write decimal points, not commas"
+        elif same == rows and column == 0:
             advice = "remove the column, or, if it holds dates, write them as YYYY-MM-DD hh:mm:ss"
         elif same == rows:
             advice = "remove the column, or, if it holds dates, name it 'date'"
-        elif re.fullmatch(r"[-+]?\d+,\d+", cell):
-            advice = "write decimal points, not commas"
     return f"{text}; {same} of the column's {rows} cells and {len(bad)} in all are so: {advice}"
 
 

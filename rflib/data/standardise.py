@@ -30,10 +30,10 @@ class Standardiser(NamedTuple):
 def fit_standardiser(rows: Float[np.ndarray, "rows channels"]) -> Standardiser:
     """Mean and population standard deviation (ddof 0) of each channel, in float64.
 
-    A channel that is constant up to rounding gets scale 1, so that it becomes 0 and stays finite.
+    A constant channel gets its value as mean and scale 1: it becomes 0. (Its computed deviation
+    is rounding noise, by which it must not be divided.)
     """
     values = np.asarray(rows, np.float64)
-    mean = values.mean(axis=0)
-    scale = values.std(axis=0)
-    rounding = 10 * np.finfo(np.float64).eps * np.maximum(np.abs(mean), np.abs(values).max(axis=0))
-    return Standardiser(mean, np.where(scale <= rounding, 1.0, scale))
+    constant = (values == values[0]).all(axis=0)
+    mean = np.where(constant, values[0], values.mean(axis=0))
+    return Standardiser(mean, np.where(constant, 1.0, values.std(axis=0)))

@@ -1,7 +1,7 @@
 """The forecasting benchmarks: files, splits, scaling and windows of the protocol; own CSV files."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -213,7 +213,7 @@ def _own(path: Path, seq_len: int, pred_len: int, target: str) -> ForecastData:
     name = path.name.removesuffix(".gz").rsplit(".", 1)[0]
     # "" and not the file's stem: own data are split 70/10/20 whatever they are called.
     data = _prepare("", series, seq_len, pred_len, target, _season(series.dates))
-    return ForecastData(**{**vars(data), "name": name})
+    return replace(data, name=name)
 
 
 def _generated(
@@ -224,7 +224,7 @@ def _generated(
     origin = f"generated data (seed {seed})"
     series = Series(values, names, None, "date", 0, origin)
     data = _prepare("", series, seq_len, pred_len, "", PERIODS[0])
-    return ForecastData(**{**vars(data), "name": name, "generated": True})
+    return replace(data, name=name, generated=True)
 
 
 def _prepare(
@@ -236,9 +236,11 @@ def _prepare(
         try:
             window_count(rows.rows, seq_len, pred_len)
         except UserError as error:
+            need = f"; the series needs {least_rows(seq_len, pred_len)} rows"
+            fixed = name in LAYOUTS and LAYOUTS[name].month
             raise UserError(
-                f"{series.source}: no window in the {part} part of {length} rows: {error}. "
-                f"A 70/10/20 split takes {least_rows(seq_len, pred_len)} rows"
+                f"{series.source}: no window in the {part} part of the {length} rows: {error}"
+                f"{'' if fixed else need}"
             ) from error
     target = target or ("OT" if "OT" in series.names else series.names[-1])
     ordered = [column for column in series.names if column != target] + [target]
