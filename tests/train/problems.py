@@ -55,12 +55,14 @@ class Net(nn.Module):
         return nn.Dense(1, name="out")(x)[:, 0]
 
 
-def regression(rows: int = 64, batch: int = 16, seed: int = 0, noise: float = 0.0) -> Task:
+def regression(
+    rows: int = 64, batch: int = 16, seed: int = 0, noise: float = 0.0, width: int = 16
+) -> Task:
     """A small network on a fixed non-linear function; rows are indices into data on the device."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(rows, 3)).astype(np.float32)
     y = np.sin(x.sum(1)).astype(np.float32)
-    net = Net()
+    net = Net(width)
 
     def init(key):
         return {"params": net.init(key, jnp.zeros((1, 3)))["params"], "extra": {}}
