@@ -1,4 +1,4 @@
-"""Batch normalisation over any axes with PyTorch's running averages."""
+"""Batch normalisation with PyTorch's running averages, and layer normalisation."""
 
 import jax
 import jax.numpy as jnp
@@ -52,3 +52,26 @@ class BatchNorm(nn.Module):
     def _average(self, running: nn.Variable, value: Array) -> None:
         new = (1 - self.momentum) * running.value + self.momentum * jax.lax.stop_gradient(value)
         running.value = new.astype(running.value.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Mean 0 and variance 1 over the last axis (length `features`), then scale and bias.
+
+    The biased variance, plus 1e-5 unless told otherwise; statistics in float32 or wider. On CPU it
+    takes fewer passes over memory than `flax.linen.LayerNorm`, which spreads the product of scale
+    and deviation over the whole array first.
+    """
+
+    features: int
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
+        scale = self.param("scale", nn.initializers.ones, (self.features,))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        centred = wide - jnp.mean(wide, -1, keepdims=True)
+        var = jnp.mean(jnp.square(centred), -1, keepdims=True)
+        row = (1,) * (x.ndim - 1) + (self.features,)
+        result = centred * jax.lax.rsqrt(var + self.epsilon) * scale.reshape(row)
+        return (result + bias.reshape(row)).astype(x.dtype)

@@ -46,4 +46,4 @@ def inspect(module: nn.Module, variables: Variables, *inputs: Array) -> dict[str
     """What the module sows into `intermediates` when it infers: names -> arrays, nested."""
     collections = {"params": variables["params"], **variables["extra"]}
     _, sown = module.apply(collections, *inputs, train=False, mutable=["intermediates"])
-    return sown["intermediates"]
+    return dict(sown["intermediates"])

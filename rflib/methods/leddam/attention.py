@@ -12,13 +12,14 @@ softmax drops; so b_K has no effect), and Σ_m a_m v_m W_O = (Σ_m a_m x_m) W_V 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
 from rflib.core.checks import one_of, positive_int
-from rflib.nn.linear import Linear, add_row, gelu
-from rflib.nn.norm import BatchNorm
+from rflib.nn.linear import Linear, affine, gelu
+from rflib.nn.norm import BatchNorm, LayerNorm
 
 FORMS = ("efficient", "literal")
 
@@ -36,11 +37,26 @@ def rolled_tokens(x: Float[Array, "*lead width"], period: int) -> Array:
     return jnp.stack([jnp.roll(x, -j * period, -1) for j in range(count)], -2)
 
 
-def _views(x: Float[Array, "*lead width"], period: int) -> list[Array]:
-    """The same tokens as slices of one doubled row, which XLA fuses into their consumer."""
-    width = x.shape[-1]
-    twice = jnp.concatenate([x, x], -1)
-    return [twice[..., j * period : j * period + width] for j in range(token_count(width, period))]
+def _attend(query: Array, x: Array, period: int) -> tuple[Array, Array]:
+    """Softmax weights [..., J + 1] of `query` on the rolled copies of x, and the weighted sum.
+
+    Where P divides D a roll permutes the D/P pieces of x: then all copies' scores are sums over
+    the products of pieces, and the copies themselves are never made.
+    """
+    count, width = token_count(x.shape[-1], period), x.shape[-1]
+    if width % period:
+        tokens = rolled_tokens(x, period)
+        weights = jax.nn.softmax(jnp.einsum("...d,...jd->...j", query, tokens), -1)
+        return weights, jnp.einsum("...j,...jd->...d", weights, tokens)
+    place = np.arange(count)
+    delay = (place[None] - place[:, None]) % count  # piece b of copy j is piece b + j of x
+    choice = jnp.asarray(delay.reshape(-1, 1) == place[None], x.dtype)  # [(b, c), j]
+    pieces = x.reshape(-1, count, period)
+    products = jnp.einsum("rbp,rcp->rbc", query.reshape(pieces.shape), pieces)
+    weights = jax.nn.softmax(products.reshape(-1, count**2) @ choice, -1)
+    circulant = (weights @ choice.T).reshape(products.shape)
+    mixed = jnp.einsum("rbc,rcp->rbp", circulant, pieces)
+    return weights.reshape(*x.shape[:-1], count), mixed.reshape(x.shape)
 
 
 class Projections(nn.Module):
@@ -59,19 +75,16 @@ class Projections(nn.Module):
     def folded_query(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
         """(x W_Q + b_Q) W_K^T / √D: its dot product with x_m is q·k_m/√D up to a shift."""
         scale = self.d_model**-0.5
+        weight, bias = self.query.weight * scale, self.query.bias * scale
         if x.size <= self.d_model**2:  # fewer rows than columns: two thin products are cheaper
-            return (self.query(x) * scale) @ self.key.kernel.T
-        bias = self.query.bias.reshape(1, -1)
-        folded = (jnp.concatenate([self.query.kernel, bias]) * scale) @ self.key.kernel.T
-        return add_row(x @ folded[:-1], folded[-1])
+            return affine(x, weight, bias) @ self.key.weight
+        return affine(x, self.key.weight.T @ weight, bias @ self.key.weight)
 
     def folded_output(self, mixed: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
         """(mixed W_V + b_V) W_O + b_O."""
         if mixed.size <= self.d_model**2:
             return self.output(self.value(mixed))
-        bias = self.value.bias.reshape(1, -1)
-        folded = jnp.concatenate([self.value.kernel, bias]) @ self.output.kernel
-        return add_row(mixed @ folded[:-1], folded[-1] + self.output.bias)
+        return affine(mixed, self.output.weight @ self.value.weight, self.output(self.value.bias))
 
 
 class ChannelAttention(Projections):
@@ -101,11 +114,8 @@ class AutoAttention(Projections):
 
     def __call__(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
         if self.form == "efficient":
-            query, views = self.folded_query(x), _views(x, self.period)
-            scores = jnp.stack([jnp.sum(query * view, -1) for view in views], -1)
-            weights = jax.nn.softmax(scores, -1)
-            mixed = sum(weights[..., j : j + 1] * view for j, view in enumerate(views))
-            result = self.folded_output(jnp.asarray(mixed))
+            weights, mixed = _attend(self.folded_query(x), x, self.period)
+            result = self.folded_output(mixed)
         else:
             tokens = rolled_tokens(x, self.period)
             scores = jnp.einsum("...d,...jd->...j", self.query(x), self.key(tokens))
@@ -136,7 +146,7 @@ class Block(nn.Module):
         self.batch_norm = BatchNorm(self.n_series, axis=1)
         self.expand = Linear(self.d_model, 2 * self.d_model)
         self.contract = Linear(2 * self.d_model, self.d_model)
-        self.layer_norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)
+        self.layer_norm = LayerNorm(self.d_model)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, x: Float[Array, "batch n_series width"], train: bool) -> Array:

@@ -10,6 +10,7 @@ from rflib.core.checks import in_range, multiple_of, positive_int
 from rflib.methods.leddam.decomposition import LearnableDecomposition, initial_kernel
 from rflib.methods.leddam.model import denormalise, normalise
 from rflib.nn.linear import Linear, gelu
+from rflib.nn.norm import LayerNorm
 
 
 class DLinear(nn.Module):
@@ -62,8 +63,8 @@ class EncoderLayer(nn.Module):
         self.output = Linear(self.d_model, self.d_model)
         self.expand = Linear(self.d_model, self.d_ff)
         self.contract = Linear(self.d_ff, self.d_model)
-        self.attention_norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)
-        self.output_norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)
+        self.attention_norm = LayerNorm(self.d_model)
+        self.output_norm = LayerNorm(self.d_model)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, x: Float[Array, "batch tokens d_model"], train: bool) -> Array:
@@ -108,7 +109,7 @@ class ITransformer(nn.Module):
         self.embedding = Linear(self.seq_len, self.d_model)
         size = (self.d_model, self.n_heads, self.d_ff, self.dropout)
         self.layers = [EncoderLayer(*size) for _ in range(self.n_layers)]
-        self.norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)
+        self.norm = LayerNorm(self.d_model)
         self.head = Linear(self.d_model, self.pred_len)
         self.drop = nn.Dropout(self.dropout)
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from rflib.core.checks import choose
 from rflib.core.errors import UserError
-from rflib.nn.linear import Linear
+from rflib.nn.linear import Linear, affine
 
 Table = Callable[[Array, int, int], Array]  # key, n_series, d_model -> [n_series, d_model or 1]
 
@@ -91,7 +91,7 @@ def position_size(pe_type: str, n_series: int, d_model: int) -> int:
 
 
 class Embedding(nn.Module):
-    """E = x W + b + p: `kernel` [T, D] and `rows` = b + p [N, D] as attributes, for folding.
+    """E = x Wᵀ + b + p: `weight` [D, T] and `rows` = b + p [N, D] as attributes, for folding.
 
     pe_type: "no" is a frozen U(±.02) table in the collection `frozen`; all others are trained:
         "sincos", "zeros" (U(±.02)), "lin2d", "exp2d", and with one number a series "zero"
@@ -115,12 +115,12 @@ class Embedding(nn.Module):
             self.position = self.param("position", make, *size)
 
     @property
-    def kernel(self) -> Float[Array, "seq_len d_model"]:
-        return self.linear.kernel
+    def weight(self) -> Float[Array, "d_model seq_len"]:
+        return self.linear.weight
 
     @property
     def rows(self) -> Float[Array, "n_series d_model"]:
         return self.linear.bias.reshape(1, -1) + self.position.astype(self.linear.bias.dtype)
 
     def __call__(self, x: Float[Array, "batch n_series seq_len"]) -> Array:
-        return x @ self.kernel + self.rows[None]
+        return affine(x, self.weight) + self.rows[None]

@@ -21,7 +21,7 @@ from rflib.core.checks import choose, in_range, one_of, positive_int
 from rflib.methods.leddam.attention import FORMS, Block
 from rflib.methods.leddam.decomposition import LearnableDecomposition, initial_kernel
 from rflib.methods.leddam.embedding import TABLES, Embedding
-from rflib.nn.linear import Linear
+from rflib.nn.linear import Linear, affine
 
 
 class Window(NamedTuple):
@@ -105,13 +105,13 @@ class Leddam(nn.Module):
         self.auto = [block("auto", *size) for _ in range(self.n_layers)]
         self.channel = [block("channel", *size) for _ in range(self.n_layers)]
         flat = nn.initializers.constant(1 / self.d_model)
-        self.main_head = Linear(self.d_model, self.pred_len, kernel_init=flat)
-        self.residual_head = Linear(self.d_model, self.pred_len, kernel_init=flat)
+        self.main_head = Linear(self.d_model, self.pred_len, weight_init=flat)
+        self.residual_head = Linear(self.d_model, self.pred_len, weight_init=flat)
 
     def __call__(self, x: Float[Array, "batch seq_len n_series"], train: bool) -> Array:
         window = normalise(x, self.instance_norm)
         # Parameters decide the precision of everything between the two normalisations.
-        values = window.values.astype(self.embedding.kernel.dtype)
+        values = window.values.astype(self.embedding.weight.dtype)
         if self.form == "literal" or self.is_initializing():
             main, residual = self.split(values)
             forecast = self.main_head(main)
@@ -142,21 +142,20 @@ class Leddam(nn.Module):
         Embedding, LD and head are affine in the window: LD is applied to the T + N rows of the
         embedding's weights instead of to all B N rows, and the main path is one T x S map.
         """
-        weight, rows = self.embedding.kernel, self.embedding.rows
+        weight, rows = self.embedding.weight, self.embedding.rows
         bias = self.decomposition.bias.astype(weight.dtype)
         if self.decompose_on == "embedding":
-            smoothed = self.decomposition.linear(jnp.concatenate([weight, rows]))
-            main_weight = smoothed[: self.seq_len]
-            main_rows = smoothed[self.seq_len :] + bias
-            residual_weight, residual_rows = weight - main_weight, rows - main_rows
+            columns = jnp.concatenate([weight, rows.T], 1)
+            smoothed = self.decomposition.linear(columns.T).T
+            main_weight = smoothed[:, : self.seq_len]
+            main_rows = smoothed[:, self.seq_len :].T + bias
+            residual_rows = rows - main_rows
         else:
             # x -> LD(x) as a matrix, by its action on the unit rows.
             smoothing = self.decomposition.linear(jnp.eye(self.seq_len, dtype=weight.dtype))
-            main_weight = smoothing @ weight
-            shift = bias * jnp.sum(weight, 0, keepdims=True)
+            main_weight = weight @ smoothing.T
+            shift = bias * jnp.sum(weight, 1)[None]
             main_rows, residual_rows = rows + shift, rows - shift
-            residual_weight = weight - main_weight
-        head = jnp.concatenate([main_weight, main_rows]) @ self.main_head.kernel
-        offset = head[self.seq_len :] + self.main_head.bias.reshape(1, -1)
-        forecast = values @ head[: self.seq_len] + offset[None]
-        return forecast, values @ residual_weight + residual_rows[None]
+        head, offset = self.main_head.weight @ main_weight, self.main_head(main_rows)
+        forecast = affine(values, head) + offset[None]
+        return forecast, affine(values, weight - main_weight) + residual_rows[None]
