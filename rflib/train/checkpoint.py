@@ -223,8 +223,8 @@ class Checkpointer:
         if reason is None:
             first = (str(error).strip().splitlines() or [""])[0]
             reason, kind = f"{type(error).__name__}: {first}", RflibError
-        with contextlib.suppress(OSError):
-            reason += f"; {shutil.disk_usage(self.directory).free / 2**20:.0f} MiB are free"
+        if "space" in reason:
+            reason += f"; {shutil.disk_usage(self.directory).free / 2**20:.1f} MiB are free"
         return kind(f"step {self._last} was not saved in {self.directory} ({reason}); {left}")
 
     # Reading.
@@ -342,8 +342,8 @@ def _arguments(tree: PyTree, restore: bool = False) -> Any:
 
 
 def _wanted(record: logging.LogRecord) -> bool:
-    # orbax logs the traceback of a failed save; `_failure` is the one clear error instead.
-    return "Handler Commit operations" not in record.getMessage()
+    # orbax logs several tracebacks of one failed save; `_failure` is the one clear error instead.
+    return not (record.exc_info and "orbax" in record.pathname)
 
 
 def _async_checkpointer() -> Any:
@@ -357,4 +357,9 @@ def _async_checkpointer() -> Any:
         min_slice_bytes_for_replica_parallel=1 << 20, enable_write_sharding_file=False
     )
     registry = type_handlers.create_type_handler_registry((jax.Array, handler))
-    return ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry))
+    # Directories made in the background, the default, and one that cannot be made: orbax's other
+    # threads then wait for it, and so does the interpreter on leaving, for ten minutes.
+    options = ocp.AsyncOptions(create_directories_asynchronously=False)
+    return ocp.AsyncCheckpointer(
+        ocp.PyTreeCheckpointHandler(type_handler_registry=registry), async_options=options
+    )

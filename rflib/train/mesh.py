@@ -42,12 +42,13 @@ def make_mesh(axes: Mapping[str, int] | None = None) -> Mesh:
     if known > count or (free and count % known):
         wanted = "divide" if free else "be at most"
         raise UserError(f"{said}: the product {known} must {wanted} the {count} devices")
-    sizes = tuple(count // known if size == -1 else size for size in axes.values())
-    used = math.prod(sizes)
+    used = count if free else known
     if used < count and jax.process_count() > 1:
         raise UserError(f"{said} uses {used} of {count} devices: several processes must use all")
-    types = (AxisType.Auto,) * len(axes)
-    return jax.make_mesh(sizes, tuple(axes), axis_types=types, devices=jax.devices()[:used])
+    sizes, types = [count // known if size == -1 else size for size in axes.values()], AxisType.Auto
+    return jax.make_mesh(
+        sizes, tuple(axes), axis_types=(types,) * len(axes), devices=jax.devices()[:used]
+    )
 
 
 def _shown(axes: Mapping[str, int]) -> str:
@@ -93,10 +94,8 @@ def shardings(tree: PyTree, rules: Rules, mesh: Mesh) -> PyTree:
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = trees.path_name(path)
-        found = next((rule for rule in rules if re.search(rule[0], name)), None)
-        if found is None:
-            return replicated(mesh)
-        pattern, placement = found
+        fits = (rule for rule in rules if re.search(rule[0], name))
+        pattern, placement = next(fits, ("", PartitionSpec()))
         spec = placement(leaf, mesh) if callable(placement) else placement
         if reason := _misfit(leaf.shape, spec, mesh):
             raise UserError(
@@ -112,17 +111,15 @@ def _misfit(shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh) -> str | No
     """Why an array of this shape cannot be cut so; None if it can."""
     if len(spec) > len(shape):
         return f"{len(spec)} entries for {len(shape)} dimensions"
-    seen: set[str] = set()
-    for dim, entry in enumerate(spec):
-        names = (entry,) if isinstance(entry, str) else tuple(entry or ())
-        for name in names:
-            if name not in mesh.shape:
-                return f"there is no axis {name!r}"
-            if name in seen:
-                return f"axis {name!r} is used twice"
-            seen.add(name)
-        parts = math.prod(mesh.shape[name] for name in names)
-        if shape[dim] % parts:
+    entries = [(entry,) if isinstance(entry, str) else tuple(entry or ()) for entry in spec]
+    used = [name for entry in entries for name in entry]
+    for name in used:
+        if name not in mesh.shape:
+            return f"there is no axis {name!r}"
+        if used.count(name) > 1:
+            return f"axis {name!r} is used twice"
+    for dim, entry in enumerate(entries):
+        if shape[dim] % (parts := math.prod(mesh.shape[name] for name in entry)):
             return f"dimension {dim} of length {shape[dim]} is not divisible by {parts}"
     return None
 
@@ -191,7 +188,7 @@ def host_value(tree: PyTree) -> PyTree:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
             return leaf
         if leaf.is_fully_replicated:
-            return leaf.addressable_data(0)
+            return leaf.addressable_data(0)  # no need of the others
         return multihost_utils.process_allgather(leaf, tiled=True)
 
     return jax.device_get(jax.tree.map(local, tree))
