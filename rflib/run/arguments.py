@@ -139,7 +139,7 @@ def _parsed(
 def _flag_error(error: Exception, base: Any) -> UserError:
     match = ILLEGAL.fullmatch(str(error))
     if match and match[1]:
-        return UserError(configs.mistyped(match[2], match[3], configs.value_of(base, match[2])))
+        return UserError(configs.mistyped(base, match[2], match[3]))
     if match:
         return UserError(f"--{match[2]}={match[3]} must be true or false")
     return UserError(_line(error))

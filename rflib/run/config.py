@@ -17,6 +17,14 @@ from rflib.run import record as records
 DEFAULT = "default"
 HOME = Path(__file__).resolve().parents[2]  # configs/ lies beside rflib/, in a clone or installed
 
+KINDS = {
+    "str": "text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "ConfigDict": "a section",
+}
+
 
 class ConfigFile(NamedTuple):
     """A loaded config file. variants: name -> one line (from its VARIANTS; may be empty)."""
@@ -131,7 +139,7 @@ def change(config: config_dict.ConfigDict, overrides: Mapping[str, Any]) -> None
                 raise TypeError
             holder[last] = value
         except (TypeError, ValueError, KeyError, AttributeError):
-            raise UserError(mistyped(key, value, old)) from None
+            raise UserError(mistyped(config, key, value)) from None
 
 
 def value_of(config: Any, key: str) -> Any:
@@ -141,16 +149,13 @@ def value_of(config: Any, key: str) -> Any:
     return config
 
 
-def mistyped(key: str, value: Any, old: Any) -> str:
+def mistyped(config: Any, key: str, value: Any) -> str:
     """The line for a value whose type is not that of the key."""
-    kind = "a section" if hasattr(old, "keys") else _kind(type(old).__name__)
-    now = "" if hasattr(old, "keys") else f" (now {old!r})"
-    return f"config.{key}={value!r} must be {kind}{now}"
-
-
-def _kind(name: str) -> str:
-    words = {"str": "text", "bool": "true or false", "int": "a whole number", "float": "a number"}
-    return words.get(name, f"a {name}")
+    section, _, last = key.rpartition(".")
+    holder = value_of(config, section) if section else config
+    now = "" if hasattr(holder[last], "keys") else f" (now {holder[last]!r})"
+    kind = holder.get_type(last).__name__
+    return f"config.{key}={value!r} must be {KINDS.get(kind, f'a {kind}')}{now}"
 
 
 def freeze(config: Any) -> Any:

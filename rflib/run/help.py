@@ -22,7 +22,6 @@ STATUSES = (
     "checkpoint of other shapes, workdir in use or unwritable;\n"
     "  3 not finite; 4 stopped, the same command resumes; 5 no valid checkpoint; 6 hung"
 )
-LAST = (sys.maxsize, "")
 
 
 def page(program: "Program", argv: Sequence[str]) -> str:
@@ -70,8 +69,8 @@ def _config(program: "Program", argv: Sequence[str]) -> Iterator[str]:
         yield f"Config\n  error: {error}"
         return
     leaves = records.flat(values)
-    order = sorted(leaves, key=lambda key: notes.get(key, LAST)[0])
-    shown = [(f"--config.{key}={leaves[key]!r}", notes.get(key, LAST)[1]) for key in order]
+    order = sorted(leaves, key=lambda key: comment(notes, key)[0])
+    shown = [(f"--config.{key}={leaves[key]!r}", comment(notes, key)[1]) for key in order]
     yield f"Config keys ({variant})\n" + _columns(shown)
 
 
@@ -82,25 +81,56 @@ def _columns(rows: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> str
 
 
 def comments(path: Path) -> dict[str, tuple[int, str]]:
-    """Line and trailing comment of each dotted key in a config file; its first assignment counts.
+    """Place in the file's order, and trailing comment, of each dotted key that get_config sets.
 
-    Understood are `config.model.width = 64  # ...` and nested `dict(...)`, `ConfigDict(...)` or
-    `{...}` with one key a line.
+    Understood are `config.model.width = 64  # ...`, nested `dict(...)`, `ConfigDict(...)` or
+    `{...}` with one key a line, and sections that come from functions of the file. Sections made
+    for several names at once have `*` in place of the name.
     """
     source = path.read_text()
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     by_line = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+    tree = ast.parse(source)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     found: dict[str, tuple[int, str]] = {}
-    for node in ast.walk(ast.parse(source)):
-        pairs: list[tuple[str, ast.expr]] = []
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            pairs = [(key, node.value) for key in _target(node.targets[0])]
-        elif isinstance(node, ast.Return) and node.value is not None:
-            pairs = [("", node.value)]
-        for key, value in pairs:
-            for name, line in _leaves(key, value):
-                found.setdefault(name, (line, by_line.get(line, "")))
+    for key, line in _keys("", functions.get("get_config"), functions, depth=0):
+        found.setdefault(key, (len(found), by_line.get(line, "")))
     return found
+
+
+def comment(notes: dict[str, tuple[int, str]], key: str) -> tuple[int, str]:
+    """The place and the comment of one key; what is not found comes last."""
+    if key in notes:
+        return notes[key]
+    parts = key.split(".")
+    for name, note in notes.items():
+        pattern = name.split(".")
+        if len(pattern) == len(parts) and all(map(_fits, pattern, parts)):
+            return note
+    return sys.maxsize, ""
+
+
+def _fits(pattern: str, part: str) -> bool:
+    return pattern in ("*", part)
+
+
+def _keys(
+    prefix: str, function: ast.AST | None, functions: dict[str, ast.FunctionDef], depth: int
+) -> Iterator[tuple[str, int]]:
+    """(dotted key, line) of what a function assigns or returns, under `prefix`."""
+    for node in ast.walk(function) if function is not None and depth < 4 else ():
+        names: list[str] = []
+        value = None
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            names, value = _target(node.targets[0]), node.value
+        elif isinstance(node, ast.Return):
+            names, value = [""], node.value
+        for name in names if value is not None else ():
+            yield from _leaves(_join(prefix, name), value, functions, depth)
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
 
 
 def _target(node: ast.expr) -> list[str]:
@@ -114,21 +144,27 @@ def _target(node: ast.expr) -> list[str]:
     return [".".join(parts), ".".join([node.id, *parts])]
 
 
-def _leaves(key: str, value: ast.expr) -> Iterator[tuple[str, int]]:
+def _leaves(
+    key: str, value: ast.AST | None, functions: dict[str, ast.FunctionDef], depth: int
+) -> Iterator[tuple[str, int]]:
     """(dotted key, line of its end) of a value that may be a nested section."""
-    items: list[tuple[str, ast.expr]] = []
+    if key and isinstance(value, ast.expr):
+        yield key, value.end_lineno or value.lineno
+    items: list[tuple[str, ast.AST]] = []
     if isinstance(value, ast.Call):
+        if isinstance(value.func, ast.Name) and value.func.id in functions:
+            yield from _keys(key, functions[value.func.id], functions, depth + 1)
+            return
         items = [(word.arg, word.value) for word in value.keywords if word.arg]
-        inner = [argument for argument in value.args if isinstance(argument, ast.Dict | ast.Call)]
-        for argument in inner:
-            yield from _leaves(key, argument)
+        items += [("", argument) for argument in value.args]
+    elif isinstance(value, ast.DictComp):
+        items = [("*", value.value)]
     elif isinstance(value, ast.Dict):
         items = [
             (name.value, item)
             for name, item in zip(value.keys, value.values, strict=True)
             if isinstance(name, ast.Constant) and isinstance(name.value, str)
         ]
-    if key:
-        yield key, value.end_lineno or value.lineno
     for name, item in items:
-        yield from _leaves(f"{key}.{name}" if key else name, item)
+        if name or isinstance(item, ast.Dict | ast.DictComp | ast.Call):
+            yield from _leaves(_join(key, name), item, functions, depth)

@@ -1,0 +1,1 @@
+"""What is run: one file a system, read like the experiment section of its paper."""
