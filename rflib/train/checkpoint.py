@@ -36,10 +36,9 @@ _DISK = re.compile(
 class Checkpointer:
     """Saves and restores a pytree of jax.Arrays in `directory`; a context manager.
 
-    keep: newest steps to keep; 0 deletes nothing by itself. note: where lines for people go.
-    readonly: only reads, and leaves damaged steps where they are (a run may be writing there).
-    In a multi-process run every process makes the same calls, on one shared file system; process
-    0 decides what is restored, and writes the manifest.
+    keep: newest steps to keep (0: all). note: where lines for people go. readonly: leaves damaged
+    steps where they are, as a run may be writing there. In a multi-process run every process makes
+    the same calls, on one shared file system; process 0 decides, and writes the manifest.
     """
 
     def __init__(
@@ -74,7 +73,8 @@ class Checkpointer:
 
     def save(self, step: int, tree: PyTree, *, block: bool = False, replace: bool = False) -> None:
         """Starts to save `tree` as `step`; returns when it may be donated, or with `block` when
-        it is on disk. A step that is there and verifies is left alone, a damaged one set aside.
+        it is on disk. A step that is there and verifies is left alone (unless `replace`), a
+        damaged one is set aside.
 
         Raises what `wait` raises, for the save before this one too.
         """
@@ -125,14 +125,11 @@ class Checkpointer:
         verifies, UserError if names, shapes or dtypes are not those of `abstract`.
         """
         self.wait()
-        chosen = self._first(lambda: self._choose(step))
-        if chosen == -1:
+        if (chosen := self._first(lambda: self._choose(step))) == -1:
             return None
         if chosen == -2:
-            what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-            raise NoCheckpoint(
-                f"{what} in {self.directory} verifies; nothing was deleted: mend or move it away"
-            )
+            what = f"in {self.directory} verifies; nothing was deleted: mend or move it away"
+            raise NoCheckpoint(f"no checkpoint {'' if step is None else f'of step {step} '}{what}")
         found = manifest.read(self._path(chosen)).signature
         if lines := trees.difference(trees.signature(abstract), found):
             more = [f"and {len(lines) - 20} more"] if len(lines) > 20 else []
@@ -144,7 +141,7 @@ class Checkpointer:
         """Deletes every good step that is not among `steps`; damaged and pending ones stay."""
         if jax.process_index() == 0:
             for step in set(self.good_steps()) - steps:
-                self._delete(step)
+                shutil.rmtree(self._doom(step), ignore_errors=True)
 
     def set_aside(self, step: int, why: str) -> None:
         """Renames `step` to `bad-<step>-<n>` with a note saying why; all processes call it."""
@@ -169,7 +166,7 @@ class Checkpointer:
         """Makes room for `step`: the directory, no leftovers, no damaged step of that name."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self._listed(r"\d+\.(saving|deleting).*"):
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
         if self._path(step).exists() and not replace:
             self._rename(step, "it does not verify and is saved anew")
 
@@ -184,15 +181,16 @@ class Checkpointer:
         try:
             self._orbax.wait_until_finished()
             if jax.process_index() == 0:
-                manifest.write(self._path(f"{step}.saving"), step, signature)
-                if self._path(step).exists():
-                    self._delete(step)
-                self._path(f"{step}.saving").rename(self._path(step))
+                complete = self._path(f"{step}.saving")
+                manifest.write(complete, step, signature)
+                doomed = [self._doom(step)] if self._path(step).exists() else []
+                complete.rename(self._path(step))
                 manifest.sync_directory(self.directory)
                 self._trusted.add(step)
                 others = [other for other in self.good_steps() if other != step]
-                for old in others[: max(0, len(others) + 1 - self._keep) if self._keep else 0]:
-                    self._delete(old)
+                old = others[: max(0, len(others) + 1 - self._keep)] if self._keep else []
+                for path in [*doomed, *map(self._doom, old)]:
+                    shutil.rmtree(path, ignore_errors=True)
         except BaseException as error:
             self._error = error
             self._discard(step)
@@ -203,10 +201,9 @@ class Checkpointer:
             for path in self._listed(rf"{step}\.saving.*"):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _delete(self, step: int) -> None:
-        # First the name, then the files: a kill in between leaves no half step.
-        doomed = self._path(step).rename(self._path(f"{step}.deleting"))
-        shutil.rmtree(doomed, ignore_errors=True)
+    def _doom(self, step: int) -> Path:
+        """Takes the name from what will be deleted: a kill in between leaves no half step."""
+        return self._path(step).rename(self._path(f"{step}.deleting"))
 
     def _join(self) -> bool:
         """Waits for the thread; whether there was one."""
@@ -296,8 +293,8 @@ def _disk_reason(error: BaseException | None) -> str | None:
     return None
 
 
-# orbax gets the tree as one flat dictionary of named arrays: NamedTuples, empty nodes and None
-# then never meet its own idea of a tree, and the names are those of rules and errors.
+# orbax gets one flat dictionary of named arrays: NamedTuples, empty nodes and None never meet its
+# own idea of a tree, and the names are those of rules and errors.
 
 
 def _flat(tree: PyTree) -> dict[str, jax.Array]:

@@ -21,11 +21,11 @@ class Damaged(Exception):
 
 
 class Manifest(NamedTuple):
-    """step: steps done. signature: name -> `float32[3,4]`. files: name -> (size, sha256)."""
+    """signature: leaf -> `float32[3,4]`. files: path -> [size, sha256]."""
 
     step: int
     signature: Mapping[str, str]
-    files: Mapping[str, tuple[int, str]]
+    files: Mapping[str, list[Any]]
 
 
 def _encoded(content: Any) -> bytes:
@@ -41,24 +41,26 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _digest(path: Path, sync: bool) -> tuple[int, str]:
-    with path.open("rb") as file:
-        if sync:
-            os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return file.tell(), digest
+def _digests(directory: Path, names: list[str], sync: bool = False) -> dict[str, list[Any]]:
+    """Size and SHA-256 of each file, which is flushed to the disk first if `sync`."""
 
+    def digest(name: str) -> list[Any]:
+        with (directory / name).open("rb") as file:
+            if sync:
+                os.fsync(file.fileno())
+            return [
+                os.fstat(file.fileno()).st_size,
+                hashlib.file_digest(file, "sha256").hexdigest(),
+            ]
 
-def _digests(directory: Path, names: list[str], sync: bool = False) -> list[tuple[int, str]]:
-    # hashlib and fsync release the interpreter lock: threads overlap them.
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda name: _digest(directory / name, sync), names))
+    with ThreadPoolExecutor(4) as pool:  # hashlib and fsync release the interpreter lock
+        return dict(zip(names, pool.map(digest, names), strict=True))
 
 
 def write(directory: Path, step: int, signature: Mapping[str, str]) -> None:
     """Hashes every file below `directory` and writes its manifest; all are on disk afterwards."""
     files = sorted(p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file())
-    digests = dict(zip(files, _digests(directory, files, sync=True), strict=True))
+    digests = _digests(directory, files, sync=True)
     content = _encoded({"step": step, "signature": dict(signature), "files": digests})
     # The manifest vouches for itself too: a flipped bit in a signature is damage, not a new tree.
     whole = b'{"sha256":"%s","content":%s}' % (
@@ -84,11 +86,7 @@ def read(directory: Path) -> Manifest:
         content = whole["content"]
         if hashlib.sha256(_encoded(content)).hexdigest() != whole["sha256"]:
             raise Damaged(f"{NAME} has changed since it was written")
-        return Manifest(
-            int(content["step"]),
-            content["signature"],
-            {name: (size, digest) for name, (size, digest) in content["files"].items()},
-        )
+        return Manifest(**content)
     except FileNotFoundError:
         raise Damaged(f"it has no {NAME}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -104,8 +102,7 @@ def verify(directory: Path) -> Manifest:
             raise Damaged(f"{name} is missing")
         if path.stat().st_size != size:
             raise Damaged(f"{name} has {path.stat().st_size} bytes where {size} were written")
-    found = _digests(directory, list(manifest.files))
-    for (name, written), now in zip(manifest.files.items(), found, strict=True):
-        if now != written:
+    for name, now in _digests(directory, list(manifest.files)).items():
+        if now != manifest.files[name]:
             raise Damaged(f"{name} has other content than was written (SHA-256 differs)")
     return manifest

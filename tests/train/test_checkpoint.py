@@ -198,6 +198,16 @@ def test_saving_a_step_again_changes_nothing_unless_it_is_damaged(tmp_path):
     assert restored(tmp_path) == 1
 
 
+def test_replace_puts_a_new_state_in_the_place_of_a_good_one(tmp_path):
+    saved(tmp_path, 1, 2)
+    other = {"w": jnp.zeros(300), "step": jnp.asarray(5)}
+    with Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(2, other, replace=True)
+        _, back = checkpoints.restore(abstract(other))
+    assert trees.digest(back) == trees.digest(other)
+    assert names(tmp_path) == {"1", "2"}
+
+
 def largest(step: Path) -> Path:
     """The largest file of orbax: an array's data."""
     data = [path for path in step.rglob("*") if path.is_file() and path.name != manifest.NAME]
