@@ -1,0 +1,1 @@
+"""What the forecasting experiments are made of: models, training, claims, figures, `predict`."""

@@ -1,0 +1,237 @@
+"""The figures of a run, readable in grey: kernel, decomposition, forecast, attention."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.forecasting import models
+from experiments.forecasting.models import TITLES
+from experiments.forecasting.training import Cell
+from rflib.data import in_order, windows
+from rflib.methods.leddam.decomposition import initial_kernel, smooth
+from rflib.methods.leddam.naive import naive_forecasts
+from rflib.nn import variables
+
+PyTree = Any
+LINES = ("-", "--", "-.", ":")
+GREYS = ("0.0", "0.35", "0.55", "0.7")
+SHOWN = 8  # first test windows whose forecasts are kept
+
+
+class Sample(NamedTuple):
+    """Forecasts of some windows in physical units. past [B, T, N]; truth, forecasts [B, S, N]."""
+
+    starts: np.ndarray
+    past: np.ndarray
+    truth: np.ndarray
+    forecasts: Mapping[str, np.ndarray]
+
+
+def draw(run: Any, cells: Sequence[Cell]) -> None:
+    """Draws every figure and keeps the forecasts of the first test windows."""
+    trained = [cell for cell in cells if "leddam" in cell.views]
+    seen: set[str] = set()
+    for cell in cells:
+        found = sample(cell, np.arange(SHOWN))
+        run.array(
+            f"predictions-{cell.name}",
+            caption=f"the first {len(found.starts)} test windows, physical units",
+            starts=found.starts,
+            past=found.past,
+            truth=found.truth,
+            columns=np.array(cell.data.columns),
+            **{
+                f"forecast_{name}".replace(" ", "_"): each for name, each in found.forecasts.items()
+            },
+        )
+        if cell.data.name in seen:
+            continue  # one figure a data set: its first horizon
+        seen.add(cell.data.name)
+        run.figure(
+            f"forecast-{cell.name}",
+            partial(_forecast, cell),
+            "Forecasts of one test window, none chosen by its error: the middle one.",
+        )
+        if cell in trained:
+            run.figure(f"attention-{cell.name}", partial(_attention, cell),
+                       "Channel attention, mean over the test windows.")  # fmt: skip
+            run.figure(f"decomposition-{cell.name}", partial(_decomposition, cell),
+                       "The learned kernel on an embedding and on its raw window.")  # fmt: skip
+    if trained:
+        run.figure("kernel", partial(_kernel, trained), "The kernel before and after training.")
+
+
+def sample(cell: Cell, places: np.ndarray) -> Sample:
+    """Forecasts of the test windows at `places` (cut to those there are) by all models."""
+    data = cell.data
+    starts = data.starts("test")
+    starts = starts[places[places < len(starts)]]
+    x, y = windows(jnp.asarray(data.series), starts, data.seq_len, data.pred_len)
+    naive = naive_forecasts(data.seq_len, data.season)
+    ahead = {name: naive[name](x, data.pred_len) for name in ("repeat season",) if name in naive}
+    apply = jax.jit(models.forecast, static_argnums=0)
+    for name, view in cell.views.items():
+        ahead[TITLES[name]] = apply(cell.forecasters[name].module, view, x)
+    physical: Callable[[Any], np.ndarray] = lambda z: data.standardiser.invert(  # noqa: E731
+        np.asarray(z, np.float64)
+    )
+    return Sample(starts, physical(x), physical(y), {k: physical(v) for k, v in ahead.items()})
+
+
+def mean_attention(cell: Cell, batch: int = 128) -> np.ndarray:
+    """[N, N]: row n is how series n spreads its attention, first layer, mean over test windows."""
+    data, module, view = cell.data, cell.forecasters["leddam"].module, cell.views["leddam"]
+
+    @jax.jit
+    def total(view: PyTree, series: jax.Array, starts: jax.Array, mask: jax.Array) -> jax.Array:
+        x, _ = windows(series, starts, data.seq_len, data.pred_len)
+        sown = variables.inspect(module, view, x)
+        weights = sown["channel_0"]["attention"]["weights"][0]
+        return jnp.sum(jnp.where(mask.reshape(-1, 1, 1), weights, 0), 0)
+
+    series, starts = jnp.asarray(data.series), data.starts("test")
+    sums = [
+        np.asarray(total(view, series, rows.indices, rows.mask), np.float64)
+        for rows in in_order(starts, batch, process=0, processes=1)
+    ]
+    return np.sum(sums, 0) / len(starts)
+
+
+def learned_kernel(cell: Cell) -> tuple[np.ndarray, float]:
+    """(kernel [K], bias) of the decomposition after training."""
+    kept = cell.views["leddam"]
+    place = kept["params"].get("decomposition") or kept["extra"]["frozen"]["decomposition"]
+    return np.asarray(place["kernel"]), float(place["bias"])
+
+
+def _axes(columns: int = 1, *, width: float = 7.0, height: float = 4.2) -> tuple[Any, Any]:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, columns, figsize=(width, height), layout="constrained")
+    for each in np.atleast_1d(axes):
+        each.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _kernel(cells: Sequence[Cell]) -> Any:
+    figure, axis = _axes()
+    module: Any = cells[0].forecasters["leddam"].module
+    before = np.asarray(initial_kernel(module.ld_init, module.kernel_size))
+    offset = np.arange(module.kernel_size) - module.kernel_size // 2
+    axis.plot(offset, before, color="0.5", linestyle=":", marker="s", markersize=3,
+              label="before training")  # fmt: skip
+    parts = []
+    chosen = {cell.data.name: cell for cell in reversed(cells)}
+    for number, cell in enumerate(reversed(list(chosen.values())[-4:])):
+        kernel, bias = learned_kernel(cell)
+        axis.plot(
+            offset,
+            kernel,
+            color=GREYS[number],
+            linestyle=LINES[number],
+            marker="ov^d"[number],
+            markersize=4,
+            label=f"after, {cell.data.name} (bias {bias:+.3f})",
+        )
+        parts.append(f"{kernel.sum():.2f} on {cell.data.name}")
+    axis.set(xlabel="tap's offset along the embedding [coordinates]", ylabel="weight (no unit)")
+    axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
+    axis.set_title(f"Training takes the sum of the kernel from 1 to {', '.join(parts)}")
+    axis.legend(frameon=False)
+    return figure
+
+
+def _decomposition(cell: Cell) -> Any:
+    """The same kernel where the model uses it, and on the window that was embedded."""
+    data, module, view = cell.data, cell.forecasters["leddam"].module, cell.views["leddam"]
+    starts = data.starts("test")
+    middle = starts[len(starts) // 2 :][:1]
+    x, _ = windows(jnp.asarray(data.series), middle, data.seq_len, data.pred_len)
+    sown = variables.inspect(module, view, x)
+    main, rest = (np.asarray(sown[name][0])[0, -1] for name in ("main", "residual"))
+    kernel, bias = learned_kernel(cell)
+    raw = np.asarray(x)[0, :, -1]
+    trend = np.asarray(smooth(jnp.asarray(raw), jnp.asarray(kernel))) + bias
+    figure, (left, right) = _axes(2, width=11)
+    _three(left, np.arange(len(main)), main + rest, main, rest)
+    left.set(xlabel="coordinate of the learned embedding (not a time)", ylabel="value (no unit)")
+    share = np.var(main) / np.var(main + rest)
+    left.set_title(f"In the model: main part has {share:.0%} of the embedding's variance")
+    unit, scale = time_unit(data.dates)
+    _three(right, np.arange(-data.seq_len + 1, 1) * scale, raw, trend, raw - trend)
+    right.set(xlabel=f"time before the forecast [{unit}]", ylabel="standardised value (no unit)")
+    share = np.var(trend) / np.var(raw)
+    right.set_title(
+        f"On the raw window of {data.columns[-1]}: trend has {share:.0%} of its variance"
+    )
+    figure.suptitle(f"{cell.name}: what the learned kernel splits off, middle test window")
+    return figure
+
+
+def _three(axis: Any, place: np.ndarray, whole: Any, smooth_part: Any, rest: Any) -> None:
+    axis.plot(place, whole, color="0.65", linewidth=1, label="whole")
+    axis.plot(place, smooth_part, color="0", linewidth=2, label="main (trend)")
+    axis.plot(place, rest, color="0.3", linewidth=1, linestyle=":", label="residual (seasonal)")
+    axis.legend(framealpha=0.9, edgecolor="none", loc="upper right", ncols=3, fontsize="small")
+
+
+def _forecast(cell: Cell) -> Any:
+    data = cell.data
+    found = sample(cell, np.array([len(data.starts("test")) // 2]))
+    unit, scale = time_unit(data.dates)
+    past, future = data.seq_len, data.pred_len
+    figure, axis = _axes(width=9)
+    axis.plot(np.arange(-past + 1, 1) * scale, found.past[0, :, -1], color="0.6", label="past")
+    ahead = np.arange(1, future + 1) * scale
+    axis.plot(ahead, found.truth[0, :, -1], color="0.6", linewidth=3, label="truth")
+    styles = {"Leddam": ("-", "0"), "DLinear": ("--", "0.2"), "iTransformer": ("-.", "0.2")}
+    errors = {}
+    deviation = data.standardiser.scale[-1]
+    for name, each in found.forecasts.items():
+        line, grey = styles.get(name, (":", "0.35"))
+        errors[name] = np.mean(((each - found.truth)[0, :, -1] / deviation) ** 2)
+        axis.plot(ahead, each[0, :, -1], color=grey, linestyle=line, linewidth=1.4,
+                  label=f"{name} (MSE {errors[name]:.3f})")  # fmt: skip
+    axis.axvline(0, color="0.8", linewidth=1)
+    axis.set(xlabel=f"time from the last known value [{unit}]",
+             ylabel=f"{data.columns[-1]} [unit of the file]")  # fmt: skip
+    best = min(errors, key=lambda name: errors[name])
+    axis.set_title(f"{cell.name}, middle test window, series {data.columns[-1]}: {best} is closest")
+    axis.legend(frameon=False, ncols=2, fontsize="small")
+    return figure
+
+
+def _attention(cell: Cell) -> Any:
+    weights = mean_attention(cell)
+    names, count = cell.data.columns, len(cell.data.columns)
+    figure, axis = _axes(width=6.2, height=5)
+    image = axis.imshow(weights, cmap="Greys", vmin=0, vmax=weights.max())
+    figure.colorbar(image, ax=axis, label="mean attention weight (no unit), each row sums to 1")
+    if count <= 30:
+        axis.set_xticks(range(count), names, rotation=90 if count > 8 else 0)
+        axis.set_yticks(range(count), names)
+    if count <= 10:
+        for (row, column), weight in np.ndenumerate(weights):
+            dark = weight > 0.6 * weights.max()
+            axis.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize=8,
+                      color="white" if dark else "black")  # fmt: skip
+    axis.set(xlabel="series attended to (key)", ylabel="series that attends (query)")
+    other = 1 - np.trace(weights) / count
+    axis.set_title(f"{cell.name}: {other:.0%} of attention goes to other series "
+                   f"(uniform: {1 - 1 / count:.0%})")  # fmt: skip
+    return figure
+
+
+def time_unit(dates: np.ndarray | None) -> tuple[str, float]:
+    """(name of a unit, rows' distance in it) for the time axis."""
+    if dates is None or len(dates) < 2:
+        return "rows", 1.0
+    seconds = float(np.median(np.diff(dates)).astype(np.int64))
+    for name, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= length / 4:
+            return name, seconds / length
+    return "seconds", seconds

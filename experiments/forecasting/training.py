@@ -1,0 +1,209 @@
+"""One cell of the results: every forecaster trained on one data set and horizon, for every seed."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from experiments.forecasting import models
+from experiments.forecasting.models import Forecaster
+from rflib.core import trees
+from rflib.core.checks import choose, positive_int
+from rflib.methods.leddam.data import ForecastData, valid_starts
+from rflib.methods.leddam.naive import naive_errors
+from rflib.train import mesh as meshes
+from rflib.train.evaluation import over_batches
+from rflib.train.loop import fit
+from rflib.train.task import Checkpoint, EarlyStop, Eval, Key, Metrics, Result
+
+PyTree = Any
+# Names of the parameters cut over the mesh axis "model": the feed-forwards, first out, then in.
+RULES: dict[str, meshes.Rules] = {
+    "replicate": (),
+    "fsdp": ((".", meshes.fsdp()),),
+    "tensor": (
+        (r"(expand|query|key|value)/kernel", P(None, "model")),
+        (r"(contract|output)/kernel", P("model", None)),
+    ),
+}
+
+
+class Outcome(NamedTuple):
+    """One trained model, tested at the view of its best validation error.
+
+    mse, mae: on the test windows, standardised. valid: the best validation error. best_step: its
+    step. steps: updates done. cut: whether config.steps ended it before its epochs or patience did.
+    """
+
+    seed: int
+    mse: float
+    mae: float
+    valid: float
+    best_step: int
+    steps: int
+    cut: bool
+
+
+class Cell(NamedTuple):
+    """All results for one data set and horizon.
+
+    outcomes: model -> one a seed. naive: forecast -> {"mse", "mae"}. views: model -> the best view
+    of the first seed. parameters: model -> trained numbers.
+    """
+
+    name: str
+    data: ForecastData
+    forecasters: Mapping[str, Forecaster]
+    outcomes: Mapping[str, list[Outcome]]
+    naive: Mapping[str, Mapping[str, float]]
+    views: Mapping[str, PyTree]
+    parameters: Mapping[str, int]
+
+    def mean(self, model: str, metric: str) -> float:
+        """Over the seeds."""
+        return float(np.mean([getattr(outcome, metric) for outcome in self.outcomes[model]]))
+
+    def spread(self, model: str, metric: str) -> float:
+        """Standard deviation over the seeds (n - 1); 0 with one seed."""
+        values = [getattr(outcome, metric) for outcome in self.outcomes[model]]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def phase_name(data: str, horizon: int, model: str, seed: int) -> str:
+    """The name of a training run inside the run, and of its directory below phases/."""
+    return f"{data}-{horizon}-{model}-{seed}"
+
+
+def seeds(config: Any) -> tuple[int, ...]:
+    """The seeds of a config, in the order in which they are run."""
+    return (config.seed, *config.more_seeds)
+
+
+def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
+    """Trains what `config.model.names` says on `data`, phase after phase, each resumable."""
+    series = jnp.asarray(data.series)
+    found = models.forecasters(config, len(data.columns), data.name, data.pred_len)
+    naive = naive_errors(
+        series,
+        data.starts("test"),
+        seq_len=data.seq_len,
+        pred_len=data.pred_len,
+        season=data.season,
+    )
+    outcomes: dict[str, list[Outcome]] = {}
+    views: dict[str, PyTree] = {}
+    for model, forecaster in found.items():
+        evals = _evals(config, data, forecaster, series, mesh)
+        outcomes[model] = []
+        for seed in seeds(config):
+            name = phase_name(data.name, data.pred_len, model, seed)
+            result = _fit(config, run, data, forecaster, series, mesh, evals, name, seed)
+            outcomes[model].append(_outcome(config, forecaster, data, seed, result))
+            if model not in views:
+                views[model] = meshes.host_value(result.best)
+    return Cell(
+        name=f"{data.name}-{data.pred_len}",
+        data=data,
+        forecasters=found,
+        outcomes=outcomes,
+        naive=jax.tree.map(float, jax.device_get(naive)),
+        views=views,
+        parameters={model: trees.size(views[model]["params"]) for model in found},
+    )
+
+
+def _epoch(data: ForecastData, forecaster: Forecaster) -> int:
+    """Steps of an epoch."""
+    return max(1, len(data.starts("train")) // positive_int("batch", forecaster.batch))
+
+
+def _limit(config: Any, epoch: int, forecaster: Forecaster) -> int:
+    """Most updates of a model."""
+    steps = epoch * positive_int("epochs", forecaster.epochs)
+    return min(steps, config.steps) if config.steps else steps
+
+
+def _fit(
+    config: Any,
+    run: Any,
+    data: ForecastData,
+    forecaster: Forecaster,
+    series: jax.Array,
+    mesh: Mesh,
+    evals: Mapping[str, Eval],
+    name: str,
+    seed: int,
+) -> Result:
+    epoch = _epoch(data, forecaster)
+    steps = _limit(config, epoch, forecaster)
+    log, checkpoint = config.log.every or epoch, config.checkpoint.every or epoch
+    intervals = (steps, log, checkpoint, evals["valid"].every)
+    batch = models.batches(data, forecaster.batch, seed=seed, shuffle=config.data.shuffle)
+    problem = models.task(forecaster.module, loss=config.optim.loss, series=series, batch=batch)
+    return fit(
+        models.step(config, forecaster, problem, epoch=epoch),
+        batch,
+        run,
+        name=name,
+        data=series,
+        steps=steps,
+        seed=seed,
+        mesh=mesh,
+        rules=choose("config.mesh.rules", config.mesh.rules, RULES),
+        scan=_largest_divisor(math.gcd(*intervals), config.optim.scan),
+        evals=evals,
+        log_every=log,
+        checkpoint=Checkpoint(every=checkpoint, keep=config.checkpoint.keep),
+        stop=EarlyStop("valid", config.optim.patience),
+        flops=forecaster.flops,
+    )
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    positive_int("config.optim.scan", most)
+    return max(each for each in range(1, min(number, most) + 1) if number % each == 0)
+
+
+def _evals(
+    config: Any, data: ForecastData, forecaster: Forecaster, series: jax.Array, mesh: Mesh
+) -> dict[str, Eval]:
+    """Validation every epoch, which keeps the best view, and the test of that view at the end."""
+    errors = models.measure(forecaster.module)
+    kept = valid_starts(data, forecaster.batch, drop_last=config.data.val_drop_last).copy()
+
+    def mean(starts: np.ndarray) -> Callable[[PyTree, Key], Metrics]:
+        return over_batches(errors, starts, batch=config.evals.batch, data=series, mesh=mesh)
+
+    whole = mean(kept)
+
+    def official(view: PyTree, key: Key) -> Metrics:
+        seed = int(jax.random.bits(key))
+        kept[:] = valid_starts(data, forecaster.batch, drop_last=True, seed=seed)
+        return whole(view, key)
+
+    every = config.evals.every or _epoch(data, forecaster)
+    valid = official if config.data.val_drop_last else whole
+    return {
+        "valid": Eval(valid, every=every, best="min", metric=config.optim.loss),
+        "test": Eval(mean(data.starts("test"))),
+    }
+
+
+def _outcome(
+    config: Any, forecaster: Forecaster, data: ForecastData, seed: int, result: Result
+) -> Outcome:
+    allowed = _epoch(data, forecaster) * forecaster.epochs
+    return Outcome(
+        seed=seed,
+        mse=result.metrics["test/mse"],
+        mae=result.metrics["test/mae"],
+        valid=result.best_value,
+        best_step=result.best_step,
+        steps=result.step,
+        cut=result.reason == "steps" and bool(config.steps) and result.step < allowed,
+    )
