@@ -78,6 +78,8 @@ class Checkpointer:
 
         Raises what `wait` raises, for the save before this one too.
         """
+        from orbax.checkpoint.args import PyTreeSave
+
         self.wait()
         if self._readonly:
             raise UserError(f"{self.directory} was opened read-only")
@@ -89,7 +91,7 @@ class Checkpointer:
             if jax.process_index() == 0:
                 self._prepare(step, replace)
             with jax.transfer_guard("allow"):
-                self._orbax.save(self._path(f"{step}.saving"), args=_arguments(arrays))
+                self._orbax.save(self._path(f"{step}.saving"), args=PyTreeSave(arrays))
         except Exception as error:
             self._discard(step)
             raise self._failure(error) from error
@@ -230,15 +232,13 @@ class Checkpointer:
         """`decide()` of process 0, on all processes; they raise together."""
         if jax.process_count() == 1:
             return int(decide() or 0)
-        code, error = -9, None
-        if jax.process_index() == 0:
-            try:
-                code = int(decide() or 0)
-            except Exception as caught:
-                error = caught
-        code = int(multihost_utils.broadcast_one_to_all(np.int32(code)))
-        if code == -9:
-            raise error or RflibError(f"process 0 failed with the checkpoints in {self.directory}")
+        code, error = -9, RflibError(f"process 0 failed with the checkpoints in {self.directory}")
+        try:
+            code = int(decide() or 0) if jax.process_index() == 0 else 0
+        except Exception as caught:
+            error = caught
+        if (code := int(multihost_utils.broadcast_one_to_all(np.int32(code)))) == -9:
+            raise error
         return code
 
     def _choose(self, step: int | None) -> int:
@@ -274,10 +274,15 @@ class Checkpointer:
         self._note(f"checkpoint {step} is set aside as {aside}: {why}")
 
     def _read(self, step: int, abstract: PyTree) -> PyTree:
+        import orbax.checkpoint as ocp
+
         named = trees.named_leaves(abstract)
         targets = {name: _stored(leaf) for name, leaf in named.items() if 0 not in leaf.shape}
+        how = ocp.checkpoint_utils.construct_restore_args(targets)
         with jax.transfer_guard("allow"):
-            arrays = self._orbax.restore(self._path(step), args=_arguments(targets, restore=True))
+            arrays = self._orbax.restore(
+                self._path(step), args=ocp.args.PyTreeRestore(targets, restore_args=how)
+            )
             leaves = [_typed(arrays.get(name), leaf) for name, leaf in named.items()]
         return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
@@ -329,17 +334,8 @@ def _typed(array: Any, leaf: Any) -> jax.Array:
     return array
 
 
-def _arguments(tree: PyTree, restore: bool = False) -> Any:
-    import orbax.checkpoint as ocp
-
-    if not restore:
-        return ocp.args.PyTreeSave(tree)
-    how = ocp.checkpoint_utils.construct_restore_args(tree)
-    return ocp.args.PyTreeRestore(tree, restore_args=how)
-
-
 def _wanted(record: logging.LogRecord) -> bool:
-    # orbax logs several tracebacks of one failed save; `_failure` is the one clear error instead.
+    # orbax logs several tracebacks of one failed save: `_failure` is the one clear error.
     return not (record.exc_info and "orbax" in record.pathname)
 
 
@@ -350,13 +346,12 @@ def _async_checkpointer() -> Any:
     logging.getLogger("absl").addFilter(_wanted)
     # By default orbax cuts every replicated array over all devices, however small: on 8 devices a
     # save of 60 small arrays blocked 40-70 ms (the first one 340 ms) instead of 5-15 ms.
-    handler = type_handlers.ArrayHandler(
+    arrays = type_handlers.ArrayHandler(
         min_slice_bytes_for_replica_parallel=1 << 20, enable_write_sharding_file=False
     )
-    registry = type_handlers.create_type_handler_registry((jax.Array, handler))
+    registry = type_handlers.create_type_handler_registry((jax.Array, arrays))
+    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
     # Directories made in the background, the default, and one that cannot be made: orbax's other
     # threads then wait for it, and so does the interpreter on leaving, for ten minutes.
     options = ocp.AsyncOptions(create_directories_asynchronously=False)
-    return ocp.AsyncCheckpointer(
-        ocp.PyTreeCheckpointHandler(type_handler_registry=registry), async_options=options
-    )
+    return ocp.AsyncCheckpointer(handler, async_options=options)

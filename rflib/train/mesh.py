@@ -195,11 +195,10 @@ def host_value(tree: PyTree) -> PyTree:
 
 
 def initialize_distributed() -> None:
-    """Joins the other processes; call it before anything touches a device.
+    """Joins the other processes, before anything touches a device; a second call does nothing.
 
-    The three variables JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and
-    JAX_PROCESS_ID say how; without them JAX finds out on TPU pods, Slurm, Open MPI, Kubernetes.
-    A second call does nothing. Raises UserError if a variable is wrong or nobody answers.
+    JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID say how;
+    without them JAX finds out on TPU pods, Slurm, Open MPI and Kubernetes. UserError if it fails.
     """
     if jax.distributed.is_initialized():
         return
@@ -215,5 +214,5 @@ def initialize_distributed() -> None:
         said = ", ".join(f"{name}={value}" for name, value in given.items())
         raise UserError(
             f"cannot join the other processes ({said or 'no cluster was recognised'}): {error}; "
-            f"set {', '.join(names)} in each process"
+            f"each process needs {', '.join(names)}"
         ) from error
