@@ -51,9 +51,8 @@ def in_range(
 def positive_int(name: str, value: Any, *, zero: bool = False) -> int:
     """Returns `value` as an int if it is a whole number >= 1 (>= 0 with `zero`)."""
     least = 0 if zero else 1
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        whole, value = True, value.__index__()
+    integral = isinstance(value, float) and value.is_integer()
+    whole = not isinstance(value, bool) and (integral or hasattr(value, "__index__"))
     if not whole or value < least:
         raise UserError(f"{name}={value!r} must be a whole number of at least {least}")
     return int(value)

@@ -45,7 +45,7 @@ class Compiled:
     ):
         self.name = name
         self._names = tuple(argument_names)
-        self._signature = self._signatures(example)
+        self._signature = _signatures(self._names, example)
         options = {} if out_shardings is None else {"out_shardings": out_shardings}
         jitted = jax.jit(fn, donate_argnums=donate, **options)
         clock = [time.perf_counter()]
@@ -61,35 +61,43 @@ class Compiled:
         try:
             return self.executable(*arguments)
         except (TypeError, ValueError) as error:
-            lines = trees.difference(self._signature, self._signatures(arguments))
-            if not lines:
+            found = _signatures(self._names, arguments)
+            if found == self._signature:
                 raise
-            raise Retraced(
-                f"{self.name} was compiled for one signature and called with another:\n  "
-                + "\n  ".join(lines)
-            ) from error
+            raise _retraced(self.name, self._signature, found) from error
 
-    def _signatures(self, arguments: Sequence[PyTree]) -> Mapping[str, str]:
-        named = dict(zip(self._names, arguments, strict=True))
-        return trees.signature(jax.tree.map(_as_array_like, named))
+
+def _signatures(names: Sequence[str], arguments: Sequence[PyTree]) -> dict[str, str]:
+    named = dict(zip(names, arguments, strict=True))
+    return trees.signature(jax.tree.map(_as_array_like, named))
 
 
 def _as_array_like(leaf: Any) -> Any:
-    return leaf if hasattr(leaf, "dtype") else jax.ShapeDtypeStruct(*_shape_and_type(leaf))
-
-
-def _shape_and_type(leaf: Any) -> tuple[tuple[int, ...], Any]:
+    if hasattr(leaf, "dtype"):
+        return leaf
     aval = jax.typeof(leaf)
-    return aval.shape, aval.dtype
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _retraced(name: str, expected: Mapping[str, str], found: Mapping[str, str]) -> Retraced:
+    lines = trees.difference(expected, found)
+    return Retraced(
+        f"{name} was compiled for one signature and called with another:\n  " + "\n  ".join(lines)
+    )
 
 
 def once(name: str, fn: Callable[..., Any], *, argument_names: Sequence[str]) -> Callable[..., Any]:
-    """`fn` compiled at its first call; a later call of another signature raises Retraced."""
-    compiled: list[Compiled] = []
+    """`jax.jit(fn)` that is traced for one signature; a call of another one raises Retraced.
 
-    def call(*arguments: PyTree) -> Any:
-        if not compiled:
-            compiled.append(Compiled(name, fn, arguments, argument_names=argument_names))
-        return compiled[0](*arguments)
+    Another placement of equal shapes and dtypes compiles again, without a word.
+    """
+    first: list[dict[str, str]] = []
 
-    return call
+    def traced(*arguments: PyTree) -> Any:
+        signature = _signatures(argument_names, arguments)
+        if first and first[0] != signature:
+            raise _retraced(name, first[0], signature)
+        first.append(signature)
+        return fn(*arguments)
+
+    return jax.jit(traced)

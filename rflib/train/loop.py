@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from rflib.core.errors import DryRun, NotFinite, Stopped, UserError
+from rflib.core.errors import DryRun, Stopped, UserError
 from rflib.train import dry, evaluation, host, nonfinite, preemption
 from rflib.train import mesh as meshes
 from rflib.train.evaluation import Tracker
@@ -20,7 +20,7 @@ from rflib.train.profile import Profile
 from rflib.train.program import Program, check_arguments
 from rflib.train.store import Store
 from rflib.train.task import Checkpoint, EarlyStop, Eval, Hook, Logger, Result, Step, StepInfo
-from rflib.train.throughput import Meter, peak_flops
+from rflib.train.throughput import Meter, peak_flops_of
 from rflib.train.watchdog import Watchdog
 
 PyTree = Any
@@ -96,17 +96,16 @@ class _Phase:
         check_arguments(batch, seeds, scan, intervals)
         self.logger, self.name, self.steps, self.evals = run, name, steps, evals
         self.log_every, self.checkpoint, self.hooks = log_every, checkpoint, hooks
-        self.hang = hang
+        self.hang, self.flops = hang, flops
         self.every = [n for n in intervals.values() if n and n != steps]
         self.directory = Path(run.workdir) / "phases" / name
+        self._evidence = self.directory / "nonfinite"
         self.tracker = Tracker(evals, stop, len(seeds or (seed,)))
         self.program = Program(
             step, batch, data=data, seeds=tuple(seeds or (seed,)), stacked=seeds is not None,
             mesh=mesh if mesh is not None else meshes.make_mesh(None), rules=rules, scan=scan,
         )  # fmt: skip
-        self.flops = flops
-        self.done = 0
-        self.lines = 0
+        self.done = self.lines = 0
         self.pending: tuple[int, PyTree] | None = None
         self.best: PyTree = None
         self.latest: list[dict[str, float]] = [{} for _ in self.program.seeds]
@@ -119,15 +118,13 @@ class _Phase:
         options = self.logger.options
         host.tune_allocator()
         record = self.directory / "done.json"
-        evidence = self.directory / "nonfinite"
         with contextlib.ExitStack() as stack:
             self.guard = stack.enter_context(preemption.Guard())
-            self.dog = stack.enter_context(
-                Watchdog(self.directory, factor=self.hang[0], least=self.hang[1])
-            )
+            factor, least = self.hang
+            self.dog = stack.enter_context(Watchdog(self.directory, factor=factor, least=least))
             with self.dog.paused():
                 if options.replay and not record.exists():
-                    self._replay(evidence)
+                    nonfinite.replay(self._evidence, self.program)
                 self.store = stack.enter_context(
                     Store(self.directory, self.program, self.tracker, keep=self.checkpoint.keep,
                           note=self.logger.note)
@@ -147,7 +144,7 @@ class _Phase:
     def _loop(self, profile: Profile) -> None:
         program, tracker, scan = self.program, self.tracker, self.program.scan
         tick = math.gcd(*self.every) if self.every else self.steps
-        if self.guard.poll() or (self._missed() and not self._measure()):
+        if self.guard.poll() or (self._missed() and not self._events()):
             self._leave()
         while self.done < self.steps and tracker.active.any():
             profile.at(self.done)
@@ -165,6 +162,10 @@ class _Phase:
             self._flush()  # one interval late, so that the device never waits for the host
             self.pending = (self.done, out)
             self._show()
+        return self._events(out)
+
+    def _events(self, out: PyTree = None) -> bool:
+        """Evals, hooks and the save that are due; on resume, those that SIGTERM cut off."""
         if self._evals_due() and not self._measure(out):
             return False
         for hook in self.hooks:
@@ -213,13 +214,11 @@ class _Phase:
 
     # -- evaluation ----------------------------------------------------------------------------
 
-    def _run(self, names: list[str], view: PyTree) -> list[dict[str, float]]:
-        chosen = {name: self.evals[name] for name in names}
-        return evaluation.run(chosen, view, self.program, self.done)
-
-    def _evals_due(self) -> list[str]:
+    def _evals_due(self) -> dict[str, Eval]:
         last = self.done >= self.steps
-        return [k for k, e in self.evals.items() if e.every and (last or self.done % e.every == 0)]
+        return {
+            k: e for k, e in self.evals.items() if e.every and (last or self.done % e.every == 0)
+        }
 
     def _missed(self) -> bool:
         return bool(self.done and self._evals_due()) and self.tracker.evaluated < self.done
@@ -230,7 +229,7 @@ class _Phase:
         view = self.program.view(self.carry.state)
         with self._aside():
             try:
-                found = self._run(self._evals_due(), view)
+                found = evaluation.run(self._evals_due(), view, self.program, self.done)
             except Stopped:
                 return False
             self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
@@ -265,23 +264,11 @@ class _Phase:
 
     def _not_finite(self, step: int) -> None:
         """Finds the step by repeating from the last good state, keeps its inputs, and raises."""
-        directory = self.directory / "nonfinite"
         with self._aside():
             good = self.store.newest()
-            start = good.carry if good else self.program.init(self.program.keys)
-            finding = nonfinite.search(self.program, start, max(step, self.done))
-            kept = (
-                f"the checkpoint of step {int(start.step)} is kept" if good else "none is saved yet"
+            raise nonfinite.diagnose(
+                self.program, good and good.carry, max(step, self.done), self._evidence
             )
-            if finding is not None:
-                nonfinite.write(directory, finding, seeds=list(self.program.seeds))
-            raise nonfinite.error(finding, step, kept, directory)
-
-    def _replay(self, directory: Path) -> None:
-        step, leaves = nonfinite.replay(directory, self.program)
-        if leaves:
-            raise NotFinite(f"phase {self.name}, step {step} again gives {', '.join(leaves[:6])}")
-        raise DryRun(f"phase {self.name}, step {step} is finite now: every leaf is")
 
     # -- on disk -------------------------------------------------------------------------------
 
@@ -293,9 +280,8 @@ class _Phase:
     def _leave(self, out: PyTree = None) -> None:
         """SIGTERM: everything to disk, then out."""
         self._save(out, block=True)
-        raise Stopped(
-            f"stopped by SIGTERM at step {self.done} of {self.steps} of {self.name}, saved"
-        )
+        done = f"step {self.done} of {self.steps} of {self.name}"
+        raise Stopped(f"stopped by SIGTERM at {done}, saved")
 
     def _resume(self) -> None:
         """Continues from the newest good checkpoint, or begins."""
@@ -321,23 +307,21 @@ class _Phase:
         return compiled
 
     def _meter(self) -> Meter:
-        rows, device = self.program.examples(), self.program.mesh.devices.flat[0]
-        peak = peak_flops(device)
-        return Meter(
-            examples=rows or None,
-            flops=None if self.flops is None else self.flops * max(rows, 1),
-            peak=None if peak is None else peak * self.program.mesh.size,
-            step=self.done,
-        )
+        rows = self.program.examples()
+        flops = None if self.flops is None else self.flops * max(rows, 1)
+        peak = peak_flops_of(self.program.mesh)
+        return Meter(examples=rows or None, flops=flops, peak=peak, step=self.done)
 
     def _finish(self, record: Path) -> Result:
         """The last save, the evals that run once, and the mark that the phase is done."""
         self._save(block=True)
         reason = "steps" if self.tracker.active.all() else "early stop"
-        once = [name for name, each in self.evals.items() if not each.every]
+        once = {name: each for name, each in self.evals.items() if not each.every}
         view = self.program.view(self.carry.state) if self.best is None else self.best
         if once:
-            found = self._run(once, view)  # a Stopped here resumes right here
+            found = evaluation.run(
+                once, view, self.program, self.done
+            )  # a Stopped here resumes right here
             self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
             for i, seed in enumerate(self.program.seeds):
                 self._write(self.done, found[i], seed)

@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rflib.core import trees
-from rflib.core.errors import NotFinite, UserError
+from rflib.core import keys, trees
+from rflib.core.errors import DryRun, NotFinite, UserError
 from rflib.train import mesh as meshes
 from rflib.train.program import Carry, Program
 
@@ -66,8 +66,6 @@ def _examiner(program: Program) -> Any:
         state, metrics, ok = program._updated(carry, data, rows, root)
         report: dict[str, PyTree] = {}
         if program.step.inspect is not None and not program.stacked:
-            from rflib.core import keys
-
             key = keys.named(root, "update", carry.step)
             batch = rows if data is None else (data, rows)
             report = dict(program.step.inspect(carry.state, batch, key))
@@ -101,10 +99,11 @@ def write(directory: Path, finding: Finding, *, seeds: list[int]) -> None:
     (directory / "record.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def replay(directory: Path, program: Program) -> tuple[int, list[str]]:
-    """Runs the recorded step again from what the run wrote; returns it and its non-finite leaves.
+def replay(directory: Path, program: Program) -> NoReturn:
+    """Runs the recorded step again, from what the run wrote, and says what it gives.
 
     Raises:
+      NotFinite: if it is not finite again. DryRun: if now it is.
       UserError: if there is no record, or it belongs to a state or batch of another structure.
     """
     record_file = directory / "record.json"
@@ -123,7 +122,10 @@ def replay(directory: Path, program: Program) -> tuple[int, list[str]]:
         active=program.put(np.ones(shapes.active.shape, bool)),
     )
     _, report = _examiner(program)(carry, program.data, _placed(program, rows), program.keys)
-    return record["step"], bad_leaves(report)
+    leaves = bad_leaves(report)
+    if leaves:
+        raise NotFinite(f"step {record['step']} again gives {_shown(leaves)}")
+    raise DryRun(f"step {record['step']} is finite now: every leaf is")
 
 
 def _filled(part: str, like: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
@@ -144,14 +146,26 @@ def _filled(part: str, like: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def error(finding: Finding | None, step: int, kept: str, directory: Path) -> NotFinite:
-    """The exception for a finding; without one, for values that did not reproduce."""
+def diagnose(program: Program, good: Carry | None, until: int, directory: Path) -> NotFinite:
+    """The error for values that are not finite by `until`, with its evidence in `directory`.
+
+    The steps are repeated from the last good carry, or from the start where there is none.
+    """
+    start = program.init(program.keys) if good is None else good
+    first = int(start.step)
+    kept = "none is saved yet" if good is None else f"the checkpoint of step {first} is kept"
+    finding = search(program, start, until)
     if finding is None:
         return NotFinite(
-            f"non-finite values by step {step}, which repeating the steps one by one did not "
+            f"non-finite values by step {until}, which repeating the steps one by one did not "
             f"reproduce; {kept}"
         )
-    shown = ", ".join(finding.leaves[:6]) + (" ..." if len(finding.leaves) > 6 else "")
+    write(directory, finding, seeds=list(program.seeds))
     return NotFinite(
-        f"step {finding.step} is not finite: {shown}; {kept}; its inputs are in {directory}"
+        f"step {finding.step} is not finite: {_shown(finding.leaves)}; {kept}; its inputs are in "
+        f"{directory}"
     )
+
+
+def _shown(leaves: list[str]) -> str:
+    return ", ".join(leaves[:6]) + (" ..." if len(leaves) > 6 else "")

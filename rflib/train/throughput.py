@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jax.sharding import Mesh
+
 from rflib.core.checks import one_of
 
 # Dense peak of one device in flop/s by the first words of its `device_kind`, from the vendors' data
@@ -48,13 +50,19 @@ def peak_flops(device: Any, dtype: str = "bfloat16") -> float | None:
     return None
 
 
+def peak_flops_of(mesh: Mesh, dtype: str = "bfloat16") -> float | None:
+    """Peak flop/s of all devices of a mesh together; None if unknown."""
+    peak = peak_flops(mesh.devices.flat[0], dtype)
+    return None if peak is None else peak * mesh.size
+
+
 class Meter:
     """Rates over intervals of steps, from which paused time (evals, saving) is left out.
 
     examples: examples (or tokens) of one step over all processes.
     flops: analytic floating-point operations of one step over all processes; XLA's own count takes
         the body of a scan once, whatever its length.
-    peak: flop/s of all devices together, as `peak_flops(device) * count`; needed for the MFU.
+    peak: flop/s of all devices together, as `peak_flops_of(mesh)`; needed for the MFU.
     clock: seconds; for tests.
     """
 

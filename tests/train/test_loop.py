@@ -154,7 +154,8 @@ def test_evals_at_the_end_see_the_best_view(tmp_path, mesh):
     assert seen["test"] == seen[1.0] and result.metrics == {"valid/loss": 3.0, "test/mse": 0.25}
 
 
-def test_seeds_in_one_program_equal_their_single_runs(tmp_path, mesh):
+@pytest.mark.parametrize("devices", [1, 8])
+def test_seeds_in_one_program_equal_their_single_runs(tmp_path, mesh, devices):
     """Each with its own rows, best view and early stop; float32 agreement to 1e-5."""
     seeds, singles = tuple(range(8)), []
 
@@ -177,7 +178,7 @@ def test_seeds_in_one_program_equal_their_single_runs(tmp_path, mesh):
     together = Recorder(tmp_path / "together")
     result = fit(
         step, [regression(seed=s).batch for s in seeds], together, data=task.data, steps=60,
-        seeds=seeds, mesh=mesh, log_every=5, evals=early(task), stop=stop,
+        seeds=seeds, mesh=make_mesh({"data": devices}), log_every=5, evals=early(task), stop=stop,
     )  # fmt: skip
     assert len({single.step for _, single in singles}) > 1, "the seeds must stop at different steps"
     assert result.step == max(single.step for _, single in singles)
