@@ -75,7 +75,7 @@ def phase(problem: Task, run: Run, name: str) -> _Phase:
     )  # fmt: skip
     ready.carry = ready.program.init(ready.program.keys)
     ready.compiled = ready.program.compile(0)
-    ready.meter = ready._meter()
+    ready.meter = None
     return ready
 
 

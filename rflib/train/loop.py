@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,8 @@ class _Phase:
         self.pending: tuple[int, PyTree] | None = None
         self.best: PyTree = None
         self.latest: list[dict[str, float]] = [{} for _ in self.program.seeds]
-        self.shown: dict[str, float] = {}
         self.carry: Any = None
+        self.meter: Meter | None = None
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -133,7 +134,6 @@ class _Phase:
                 if record.exists():
                     return self._result(json.loads(record.read_text()))
                 self.compiled = self._compile()
-                self.meter = self._meter()
             if options.dry:
                 dry.show(self.program, self.compiled, self.carry, self.done, self.logger.note)
                 raise DryRun(f"{self.name}: one call of {self.program.scan} steps ran")
@@ -146,12 +146,15 @@ class _Phase:
         tick = math.gcd(*self.every) if self.every else self.steps
         if self.guard.poll() or (self._missed() and not self._events()):
             self._leave()
+        begun = time.perf_counter()
         while self.done < self.steps and tracker.active.any():
             profile.at(self.done)
             rows = program.rows(self.done)
             self.carry, out = self.compiled(self.carry, program.data, rows, program.keys)
             self.done += scan
             self.dog.beat()
+            if self.meter is None:
+                self._first(out, begun)
             due = self.done % tick == 0 or self.done >= self.steps
             if (due and not self._host_work(out)) or self.guard.poll():
                 self._leave(out)
@@ -161,7 +164,6 @@ class _Phase:
         if self.done % self.log_every == 0:
             self._flush()  # one interval late, so that the device never waits for the host
             self.pending = (self.done, out)
-            self._show()
         return self._events(out)
 
     def _events(self, out: PyTree = None) -> bool:
@@ -191,7 +193,11 @@ class _Phase:
                     k: v[i] if self.program.stacked else v for k, v in host_out["metrics"].items()
                 }
                 self._write(step, {f"train/{k}": v for k, v in one.items()}, seed)
-        self.shown = {k: float(np.mean(v)) for k, v in host_out["metrics"].items()}
+        values = self.meter.lap(step) if self.meter else {}
+        self.logger.timing(step, values, phase=self.name)
+        shown = {k: float(np.mean(v)) for k, v in host_out["metrics"].items()}
+        rate = values.get("steps_per_second", 0.0)
+        self.logger.progress(step, self.steps, shown, rate, self.name)
 
     def _write(self, step: int, metrics: dict[str, Any], seed: int) -> None:
         metrics = {k: np.asarray(v).item() for k, v in metrics.items()}
@@ -199,17 +205,10 @@ class _Phase:
         self.logger.log(step, metrics, phase=self.name, seed=tag)
         self.lines += 1
 
-    def _show(self) -> None:
-        values = self.meter.lap(self.done)
-        if values:
-            self.logger.timing(self.done, values, phase=self.name)
-        rate = values.get("steps_per_second", 0.0)
-        self.logger.progress(self.done, self.steps, self.shown, rate, self.name)
-
     @contextlib.contextmanager
     def _aside(self) -> Any:
         """Host work that counts neither as stepping nor as a hang."""
-        with self.dog.paused(), self.meter.paused():
+        with self.dog.paused(), self.meter.paused() if self.meter else contextlib.nullcontext():
             yield
 
     # -- evaluation ----------------------------------------------------------------------------
@@ -280,8 +279,7 @@ class _Phase:
     def _leave(self, out: PyTree = None) -> None:
         """SIGTERM: everything to disk, then out."""
         self._save(out, block=True)
-        done = f"step {self.done} of {self.steps} of {self.name}"
-        raise Stopped(f"stopped by SIGTERM at {done}, saved")
+        raise Stopped(f"stopped by SIGTERM, saved at step {self.done}/{self.steps} of {self.name}")
 
     def _resume(self) -> None:
         """Continues from the newest good checkpoint, or begins."""
@@ -306,11 +304,14 @@ class _Phase:
         self.logger.timing(self.done, stages, phase=self.name)
         return compiled
 
-    def _meter(self) -> Meter:
-        rows = self.program.examples()
+    def _first(self, out: PyTree, begun: float) -> None:
+        """After the first call, which alone waits for the device: rates are counted from here."""
+        jax.block_until_ready(out)
+        seconds = time.perf_counter() - begun
+        self.logger.timing(self.done, {"first_call_seconds": seconds}, phase=self.name)
+        rows, peak = self.program.examples(), peak_flops_of(self.program.mesh)
         flops = None if self.flops is None else self.flops * max(rows, 1)
-        peak = peak_flops_of(self.program.mesh)
-        return Meter(examples=rows or None, flops=flops, peak=peak, step=self.done)
+        self.meter = Meter(examples=rows or None, flops=flops, peak=peak, step=self.done)
 
     def _finish(self, record: Path) -> Result:
         """The last save, the evals that run once, and the mark that the phase is done."""
@@ -330,7 +331,6 @@ class _Phase:
             part = record.with_suffix(".part")
             part.write_text(json.dumps(written, indent=1) + "\n")
             part.replace(record)
-        self._show()
         return self._result(written)
 
     def _result(self, written: dict[str, Any]) -> Result:

@@ -220,6 +220,7 @@ def test_a_batch_of_another_shape_stops_the_run_with_the_difference(tmp_path, me
 def test_compile_stages_and_rates_are_logged_apart_from_metrics(tmp_path, mesh):
     run, _ = run_to(tmp_path, 40, mesh, flops=100.0)
     stages = {"trace_seconds", "lower_seconds", "compile_seconds"}
+    assert any("first_call_seconds" in t for t in run.timings)
     assert stages <= run.timings[0].keys()
     rates = [t for t in run.timings if "steps_per_second" in t]
     assert all(t["examples_per_second"] == pytest.approx(16 * t["steps_per_second"]) for t in rates)
