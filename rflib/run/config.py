@@ -93,7 +93,8 @@ def get(file: ConfigFile, variant: str) -> config_dict.ConfigDict:
 
 
 def _failure(path: Path, error: Exception) -> str:
-    own = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f.lineno for f in frames if Path(f.filename).resolve() == path.resolve()]
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
     where = f"{path}:{line or (own[-1] if own else '?')}"
     text = error.args[0] if error.args else ""

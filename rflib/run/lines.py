@@ -6,10 +6,12 @@ recognised: the line keeps its place, so the file ends as if the run had never b
 
 import contextlib
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rflib.run import files
 
@@ -29,6 +31,18 @@ def each(path: Path) -> Iterator[Record]:
 def read(path: Path) -> list[Record]:
     """`each`, at once."""
     return list(each(path))
+
+
+def _torn(path: Path) -> bool:
+    """Whether the last line has no end: its writer was killed."""
+    try:
+        with open(path, "rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+    except FileNotFoundError:
+        return False
 
 
 def _parse(line: str) -> Record | None:
@@ -56,12 +70,12 @@ class LineLog:
 
     def __init__(self, path: Path, *, recognise: bool):
         self._path = path
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
         self._earlier: dict[str, deque[Record]] = {}
-        self._place: dict[str, int] = {}
+        self._recognise = recognise
         records = read(path)
-        if records:
-            self._rewrite(records)  # drops a torn last line before anything is appended to it
+        if _torn(path):
+            self._rewrite(records)  # before anything is appended to half a line
         for record in records if recognise else []:
             self._earlier.setdefault(record.get("phase", ""), deque()).append(record)
 
@@ -71,19 +85,23 @@ class LineLog:
         phase = record.get("phase", "")
         if phase in self._earlier and self._recognised(phase, record):
             return
-        if phase in self._place:
-            records = read(self._path)
-            records.insert(self._place[phase], record)
-            self._place[phase] += 1
-            self._rewrite(records)
-            return
         try:
-            if self._file is None:
-                self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
-            self._file.write(files.dumps(record) + "\n")
-            self._file.flush()
+            self._write(files.dumps(record).encode() + b"\n")
         except OSError as error:
             raise files.unwritable(self._path, error) from error
+
+    def _write(self, line: bytes) -> None:
+        """Adds a whole line or nothing, unbuffered: a full disk leaves no half of one."""
+        if self._file is None:
+            self._file = FileIO(self._path, "a")
+        size = self._file.seek(0, os.SEEK_END)
+        try:
+            written = 0
+            while written < len(line):
+                written += self._file.write(line[written:]) or 0
+        except OSError:
+            self._file.truncate(size)
+            raise
 
     def _recognised(self, phase: str, record: Record) -> bool:
         earlier = self._earlier[phase]
@@ -101,22 +119,20 @@ class LineLog:
     def cut(self, phase: str, keep: Callable[[int, Record], bool]) -> None:
         """Drops each line of `phase` for which keep(its number within the phase, line) is false.
 
-        If lines of later phases follow, what `phase` logs from now on goes before them.
+        Where lines of later phases follow, the phase had come to its end and is only being told
+        again: its lines stay to be recognised, and keep their place also if that is interrupted.
         """
-        kept: list[Record] = []
-        number, place = 0, None
-        for record in read(self._path):
-            mine = record.get("phase", "") == phase
-            if not mine or keep(number, record):
-                kept.append(record)
-            elif place is None:
-                place = len(kept)
-            number += mine
-        self._rewrite(kept)
+        records = read(self._path)
+        mine = [i for i, record in enumerate(records) if record.get("phase", "") == phase]
+        dropped = [i for number, i in enumerate(mine) if not keep(number, records[i])]
         self._earlier.pop(phase, None)
-        self._place.pop(phase, None)
-        if place is not None and place < len(kept):
-            self._place[phase] = place
+        if not dropped:
+            return
+        if self._recognise and set(range(dropped[0], len(records))) - set(mine):
+            self._earlier[phase] = deque(records[i] for i in dropped)
+            return
+        gone = set(dropped)
+        self._rewrite([record for i, record in enumerate(records) if i not in gone])
 
     def _rewrite(self, records: list[Record]) -> None:
         self.close()
