@@ -84,21 +84,24 @@ def sample(cell: Cell, places: np.ndarray) -> Sample:
 
 def mean_attention(cell: Cell, batch: int = 128) -> np.ndarray:
     """[N, N]: row n is how series n spreads its attention, first layer, mean over test windows."""
-    data, module, view = cell.data, cell.forecasters["leddam"].module, cell.views["leddam"]
+    starts = cell.data.starts("test")
 
-    @jax.jit
-    def total(view: PyTree, series: jax.Array, starts: jax.Array, mask: jax.Array) -> jax.Array:
-        x, _ = windows(series, starts, data.seq_len, data.pred_len)
-        sown = variables.inspect(module, view, x)
+    def total(x: jax.Array, mask: jax.Array, view: PyTree) -> jax.Array:
+        sown = variables.inspect(cell.forecasters["leddam"].module, view, x)
         weights = sown["channel_0"]["attention"]["weights"][0]
         return jnp.sum(jnp.where(mask.reshape(-1, 1, 1), weights, 0), 0)
 
-    series, starts = jnp.asarray(data.series), data.starts("test")
+    call = jax.jit(total)
     sums = [
-        np.asarray(total(view, series, rows.indices, rows.mask), np.float64)
+        np.asarray(call(_past(cell, rows.indices), rows.mask, cell.views["leddam"]), np.float64)
         for rows in in_order(starts, batch, process=0, processes=1)
     ]
     return np.sum(sums, 0) / len(starts)
+
+
+def _past(cell: Cell, starts: np.ndarray) -> jax.Array:
+    data = cell.data
+    return windows(jnp.asarray(data.series), starts, data.seq_len, data.pred_len)[0]
 
 
 def learned_kernel(cell: Cell) -> tuple[np.ndarray, float]:
@@ -147,11 +150,11 @@ def _kernel(cells: Sequence[Cell]) -> Any:
 
 def _decomposition(cell: Cell) -> Any:
     """The same kernel where the model uses it, and on the window that was embedded."""
-    data, module, view = cell.data, cell.forecasters["leddam"].module, cell.views["leddam"]
+    data = cell.data
     starts = data.starts("test")
-    middle = starts[len(starts) // 2 :][:1]
-    x, _ = windows(jnp.asarray(data.series), middle, data.seq_len, data.pred_len)
-    sown = variables.inspect(module, view, x)
+    x = _past(cell, starts[len(starts) // 2 :][:1])
+    inspect = jax.jit(variables.inspect, static_argnums=0)
+    sown = inspect(cell.forecasters["leddam"].module, cell.views["leddam"], x)
     main, rest = (np.asarray(sown[name][0])[0, -1] for name in ("main", "residual"))
     kernel, bias = learned_kernel(cell)
     raw = np.asarray(x)[0, :, -1]

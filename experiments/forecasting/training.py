@@ -22,13 +22,13 @@ from rflib.train.loop import fit
 from rflib.train.task import Checkpoint, EarlyStop, Eval, Key, Metrics, Result
 
 PyTree = Any
-# Names of the parameters cut over the mesh axis "model": the feed-forwards, first out, then in.
+# Weights [out, in] on the mesh axis "model": maps that widen by their outputs, the next by inputs.
 RULES: dict[str, meshes.Rules] = {
     "replicate": (),
     "fsdp": ((".", meshes.fsdp()),),
     "tensor": (
-        (r"(expand|query|key|value)/kernel", P(None, "model")),
-        (r"(contract|output)/kernel", P("model", None)),
+        (r"(expand|query|key|value)/weight", P("model", None)),
+        (r"(contract|output)/weight", P(None, "model")),
     ),
 }
 

@@ -1,0 +1,347 @@
+"""The Leddam experiment: its config, its smallest run, own data and `predict`."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import configs.leddam as file
+from experiments import leddam
+from experiments.forecasting import figures, models, training
+from rflib.core import trees
+from rflib.data import future_dates, read_series, write_series
+from rflib.methods.leddam.generator import generate, write_layout
+from rflib.run import load_config
+from rflib.run import record as records
+from rflib.run.cli import execute
+from rflib.train import mesh as meshes
+from rflib.train.task import Result
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ["--config", str(ROOT / "configs" / "leddam.py:tiny")]
+SECTIONS = ["batch", "data", "model", "optim", "mesh", "checkpoint", "log", "evals", "expect"]
+
+
+@pytest.fixture(autouse=True)
+def _without_real_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RFLIB_DATA", raising=False)
+    monkeypatch.setenv("RFLIB_OFFLINE", "1")
+
+
+# The config.
+
+
+def test_all_variants_have_the_same_keys_in_the_order_of_the_design() -> None:
+    keys = [list(records.flat(file.get_config(variant))) for variant in file.VARIANTS]
+    assert all(each == keys[0] for each in keys)
+    text = (ROOT / "configs" / "leddam.py").read_text()
+    assert re.findall(r"    c\.(\w+) = ConfigDict\(\)", text) == SECTIONS
+
+
+def test_every_leaf_of_the_config_has_a_comment_with_its_unit_or_range() -> None:
+    lines = (ROOT / "configs" / "leddam.py").read_text().splitlines()
+    body = lines[: lines.index("def _default(c: ConfigDict) -> ConfigDict:")]
+    leaf = re.compile(r"    \w\.[\w.]+ = (?!ConfigDict|_)")
+    leaves = [line for line in body if leaf.match(line)]
+    assert len(leaves) > 50
+    assert [line for line in leaves if "  # " not in line] == []
+
+
+@pytest.mark.parametrize("variant", file.VARIANTS)
+def test_a_config_survives_json(variant: str) -> None:
+    config = records.nested(load_config("leddam", variant))
+    text = json.dumps(records.encode(config), allow_nan=False)
+    assert records.decode(json.loads(text)) == config
+
+
+class Reading:
+    """A config that writes down which leaves are read."""
+
+    def __init__(self, config: Any, seen: set[str], path: str = ""):
+        self._config, self._seen, self._path = config, seen, path
+
+    def __getattr__(self, name: str) -> Any:
+        path, value = f"{self._path}{name}", self._config[name]
+        if hasattr(value, "keys"):
+            return Reading(value, self._seen, f"{path}.")
+        self._seen.add(path)
+        return value
+
+    __getitem__ = __getattr__
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._config
+
+
+def test_every_key_of_the_config_is_read_by_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training itself is left out: what it is called with is what the config says."""
+    write_layout(tmp_path, "ETTh1", generate(0, rows=14500, channels=7).values)
+
+    def fit(step: Any, batch: Any, run: Any, **settings: Any) -> Result:
+        state = jax.jit(step.init)(jax.random.key(settings["seed"]))
+        view, metrics = step.view(state), {"test/mse": 1.0, "test/mae": 1.0}
+        return Result(state, view, view, 66, metrics, 66, 1.0, "early stop")
+
+    monkeypatch.setattr(training, "fit", fit)
+    monkeypatch.setattr(figures, "draw", lambda run, cells: None)
+    overrides = {"data.path": str(tmp_path), "data.names": ("ETTh1",)}
+    config, seen = load_config("leddam", overrides=overrides), set[str]()
+    silent = dict.fromkeys(("note", "array", "table", "metric", "claim"), lambda *a, **k: None)
+    leddam.main(Reading(config, seen), SimpleNamespace(**silent))
+
+    def general(path: str) -> str:  # one data set stands for all in the tables by data set
+        return re.sub(r"\.(ETT..|Weather|Electricity|Solar|Traffic|other)\b", ".*", path)
+
+    assert {general(path) for path in seen} == {general(path) for path in records.flat(config)}
+
+
+# The smallest run.
+
+
+def _command(workdir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The experiment as a user starts it: in its own process, on the devices that there are."""
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    command = [sys.executable, "-m", "experiments.leddam", *TINY, "--workdir", str(workdir)]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, float]:
+    """(workdir, output, processor seconds) of a tiny run."""
+    workdir = tmp_path_factory.mktemp("leddam") / "tiny"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = _command(workdir)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return workdir, done.stdout, seconds
+
+
+@pytest.mark.multiprocess
+def test_tiny_ends_with_its_claims_within_a_minute_of_processor_time(
+    tiny: tuple[Path, str, float],
+) -> None:
+    workdir, output, seconds = tiny
+    assert seconds < 60
+    assert "generated data (seed 0)" in output
+    report = json.loads((workdir / "report.json").read_text())
+    verdicts = {claim["id"]: claim["verdict"] for claim in report["claims"]}
+    assert verdicts["naive synthetic-96"] == "holds"
+    assert verdicts["C8"] == "holds"
+    decided = {name for name, verdict in verdicts.items() if verdict != "undecided"}
+    assert decided == {"naive synthetic-96", "C8"}  # generated series decide nothing else
+    assert {f"C{number}" for number in range(1, 9)} <= verdicts.keys()
+    assert output.rstrip().splitlines()[-1].startswith("done")
+    for figure in ("kernel", *(f"{kind}-synthetic-96" for kind in
+                   ("decomposition", "forecast", "attention"))):  # fmt: skip
+        assert (workdir / "figures" / f"{figure}.png").stat().st_size > 5000
+
+
+@pytest.mark.multiprocess
+def test_tiny_saves_at_least_every_two_seconds(tiny: tuple[Path, str, float]) -> None:
+    config = load_config("leddam", "tiny")
+    lines = map(json.loads, (tiny[0] / "timing.jsonl").read_text().splitlines())
+    rates = [line["steps_per_second"] for line in lines if "steps_per_second" in line]
+    saved_every = 59 if config.checkpoint.every == 0 else config.checkpoint.every  # an epoch
+    assert saved_every / np.median(rates) < 2
+
+
+@pytest.mark.multiprocess
+def test_two_tiny_runs_of_one_seed_log_the_same_bits(
+    tiny: tuple[Path, str, float], tmp_path: Path
+) -> None:
+    done = _command(tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+
+    def metrics(workdir: Path) -> list[dict[str, Any]]:
+        lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+        return [{k: v for k, v in line.items() if k != "time"} for line in lines]
+
+    first = metrics(tiny[0])
+    assert len(first) == 2 * (3 + 3 + 1)  # two models: training, validation, test
+    assert metrics(tmp_path / "again") == first
+
+
+# Own data, and forecasts of what comes next.
+
+PAST, FUTURE, ROWS = 48, 24, 900
+NAMES = ("load", "oil", "wind")
+
+
+class Own(SimpleNamespace):
+    """A trained run on own data: csv, values [L, 3] in physical units, dates [L], workdir."""
+
+
+def _execute(*arguments: str) -> int:
+    return execute(leddam.main, leddam.VERBS, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
+    folder = tmp_path_factory.mktemp("own")
+    values = generate(3, rows=ROWS, channels=3).values * [10, 0.1, 1000] + [50, 0, -3000]
+    dates = np.datetime64("2020-01-01", "s") + np.arange(ROWS) * np.timedelta64(3600, "s")
+    csv = write_series(folder / "my data.csv", values, NAMES, dates=dates)
+    settings = {
+        "data.path": csv,
+        "data.seq_len": PAST,
+        "data.horizons": f"({FUTURE},)",
+        "model.names": "('leddam',)",
+        "model.leddam.d_model": 32,
+        "batch.leddam": 64,
+        "optim.leddam.epochs": 2,
+    }
+    flags = [f"--config.{key}={value}" for key, value in settings.items()]
+    workdir = folder / "run"
+    status = _execute(*TINY, *flags, "--workdir", str(workdir), "--quiet")
+    return Own(csv=csv, values=values, dates=dates, workdir=workdir, status=status)
+
+
+def _predict(own: Own, source: Path, target: Path, *more: str) -> int:
+    flags = ("--workdir", str(own.workdir), "--input", str(source), "--output", str(target))
+    return _execute("predict", *flags, *more)
+
+
+def test_own_data_train_and_decide_no_claim_of_the_paper_but_the_size(own: Own) -> None:
+    assert own.status == 0
+    report = json.loads((own.workdir / "report.json").read_text())
+    decided = {c["id"] for c in report["claims"] if c["verdict"] != "undecided"}
+    assert decided == {"naive my-data-24", "C8"}
+    assert {m for m in report["metrics"] if m.endswith("/mse")} >= {"my-data-24/leddam/mse"}
+
+
+def test_predict_gives_the_forecast_of_the_run_in_physical_units(own: Own, tmp_path: Path) -> None:
+    """The input ends where the first test window's past ends; the run kept its forecast."""
+    with np.load(own.workdir / "arrays" / "predictions-my-data-24.npz") as kept:
+        start, expected = int(kept["starts"][0]), kept["forecast_Leddam"][0]
+        assert np.allclose(kept["truth"][0], own.values[start + PAST :][:FUTURE], rtol=1e-5)
+    end = start + PAST
+    source = write_series(tmp_path / "in.csv", own.values[:end], NAMES, dates=own.dates[:end])
+    assert _predict(own, source, tmp_path / "out.csv") == 0
+    found = read_series(tmp_path / "out.csv")
+    assert found.names == NAMES
+    scale = own.values.std(0)
+    assert np.abs((found.values - expected) / scale).max() < 1e-5
+    assert (found.dates == future_dates(own.dates[:end], FUTURE)).all()
+    assert found.dates[0] == own.dates[end]
+
+
+def test_predict_follows_the_order_of_the_input_and_needs_no_dates(
+    own: Own, tmp_path: Path
+) -> None:
+    source = write_series(tmp_path / "in.csv", own.values, NAMES, dates=own.dates)
+    turned = write_series(tmp_path / "turned.csv", own.values[:, ::-1], NAMES[::-1])
+    assert _predict(own, source, tmp_path / "out.csv") == 0
+    assert _predict(own, turned, tmp_path / "back.csv", "--seed", "2021") == 0
+    forward, backward = (read_series(tmp_path / name) for name in ("out.csv", "back.csv"))
+    assert backward.names == NAMES[::-1] and backward.dates is None
+    assert np.array_equal(backward.values, forward.values[:, ::-1])
+
+
+def test_predict_leaves_the_run_as_it_is(own: Own, tmp_path: Path) -> None:
+    def state() -> dict[str, tuple[int, int]]:
+        stats = {str(path): path.stat() for path in own.workdir.rglob("*")}
+        return {path: (each.st_size, each.st_mtime_ns) for path, each in stats.items()}
+
+    before = state()
+    assert _predict(own, own.csv, tmp_path / "out.csv") == 0
+    assert state() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: lines[:30], "29 rows are too few; the model looks back on the last 48"),
+        (lambda lines: [lines[0].replace("oil", "oul"), *lines[1:]], "it lacks 'oil'"),
+        (lambda lines: [line + ",1" for line in lines], "it also has '1'"),
+        (lambda lines: [*lines, "2020-02-07 12:00:00,1,,2"], "line 902, column 'oil': missing"),
+        (lambda lines: [*lines, "2020-02-07 12:00:00,1,x,2"], "line 902, column 'oil': 'x'"),
+    ],
+)
+def test_predict_names_what_is_wrong_with_its_input(
+    own: Own, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, words: str
+) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("\n".join(change(own.csv.read_text().splitlines())) + "\n")
+    assert _predict(own, source, tmp_path / "out.csv") == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda v: v[:100], "rows are too few"),
+        (lambda v: np.where(np.arange(3) == 1, 7.0, v), "column 'oil': the column is constant, 7"),
+    ],
+)
+def test_training_names_what_is_wrong_with_own_data(
+    own: Own, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, words: str
+) -> None:
+    csv = write_series(tmp_path / "bad.csv", change(own.values), NAMES)
+    flags = [f"--config.data.path={csv}", f"--config.data.horizons=({FUTURE},)"]
+    assert _execute(*TINY, *flags, "--workdir", str(tmp_path / "run")) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_mistake_in_the_command_is_answered_before_jax_is_imported() -> None:
+    program = (
+        "import sys; sys.argv = ['x', '--config.data.pathh=1']\n"
+        "from rflib.run.cli import execute\n"
+        "from experiments import leddam\n"
+        "status = execute(leddam.main, leddam.VERBS, sys.argv[1:])\n"
+        "assert 'jax' not in sys.modules, 'jax was imported'\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "config.data.path" in done.stderr
+
+
+def test_tensor_rules_cut_every_attention_and_feed_forward_weight_in_two() -> None:
+    config = load_config("leddam")
+    module = models.forecasters(config, 7, "ETTh1", 96)["leddam"].module
+    mesh = meshes.make_mesh({"data": 4, "model": 2})
+    placed = meshes.shardings(models.abstract_view(module), training.RULES["tensor"], mesh)
+    specs = {name: each.spec for name, each in trees.named_leaves(placed).items()}
+    inner = r"params/(auto|channel)_0/(attention/\w+|expand|contract)/weight"
+    assert sum("model" in spec for spec in specs.values()) == 12
+    assert all(("model" in spec) == bool(re.search(inner, name)) for name, spec in specs.items())
+
+
+def test_the_published_settings_give_the_published_parameter_counts() -> None:
+    """Section 3 and the authors' scripts: six of the paper's models, counted in closed form."""
+    config = load_config("leddam", "paper")
+    counts = {
+        ("ETTh1", 7, 96): 1_129_206,
+        ("ETTh1", 7, 720): 4_995_542,
+        ("Weather", 21, 96): 1_132_846,
+        ("Electricity", 321, 96): 3_237_606,
+        ("Solar", 137, 96): 12_760_390,
+        ("Traffic", 862, 720): 3_564_834,
+    }
+    for (data, n_series, horizon), expected in counts.items():
+        module = models.forecasters(config, n_series, data, horizon)["leddam"].module
+        params = models.abstract_view(module)["params"]
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
