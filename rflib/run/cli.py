@@ -245,9 +245,9 @@ def _run(main: Main, program: Program, call: Call) -> int:
     dry, replay = flags["dry"].value, flags["replay"].value is not None
     overwrite = flags["overwrite"].value
     keeps = not (dry or replay)
-    if keeps and not flags["distributed"].value and not overwrite:
+    if keeps and not flags["distributed"].value:
         # Before jax is imported: a refusal is quick.
-        directory.check(call.workdir, program.name, call.config)
+        directory.check(call.workdir, program.name, call.config, overwrite=overwrite)
     finished = keeps and not overwrite and directory.finished(call.workdir, call.config)
     if flags["distributed"].value or not finished:
         _start(flags)

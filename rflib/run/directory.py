@@ -35,11 +35,11 @@ def finished(workdir: Path, config: object) -> bool:
     )
 
 
-def check(workdir: Path, experiment: str, config: object) -> None:
+def check(workdir: Path, experiment: str, config: object, *, overwrite: bool) -> None:
     """UserError if `prepare` would refuse `workdir` whoever holds it, or nobody can write there."""
     _only_a_run(workdir)
     found = records.read(workdir)
-    if found is not None:
+    if found is not None and not overwrite:
         _refuse_another(workdir, found, experiment, config)
     try:
         workdir.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,9 @@ class Progress:
     def __init__(self, *, quiet: bool):
         self._quiet = quiet
         self._bar: Any = None
-        self._tasks: dict[str, Any] = {}
+        self._phase: str | None = None
+        self._task: Any = None
+        self._line = ""
 
     def step(
         self, step: int, steps: int, metrics: Mapping[str, Any], rate: float, phase: str
@@ -43,17 +45,23 @@ class Progress:
             return
         left = clock((steps - step) / rate) if rate > 0 else "?"
         speed = f"{rate:.4g} steps/s" if rate > 0 else ""
+        parts = (f"{phase or 'run'} {step}/{steps}", describe(metrics), speed)
+        line = "  ".join(part for part in parts if part)
         if not sys.stdout.isatty():
-            parts = (f"{phase or 'run'} {step}/{steps}", describe(metrics), speed, f"{left} left")
-            print("  ".join(part for part in parts if part), flush=True)
+            print(f"{line}  {left} left", flush=True)
             return
         if self._bar is None:
             self._bar = _bar()
             self._bar.start()
-        if phase not in self._tasks:
-            self._tasks[phase] = self._bar.add_task(phase or "run", total=steps, note="", left="")
+        if phase != self._phase:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+                self.note(self._line)  # one bar at a time, what it ended with above it
+            self._phase = phase
+            self._task = self._bar.add_task(phase or "run", total=steps, note="", left="")
+        self._line = line
         self._bar.update(
-            self._tasks[phase],
+            self._task,
             completed=step,
             total=steps,
             note=f"{describe(metrics)}  {speed}",
@@ -74,8 +82,7 @@ class Progress:
         if self._bar is not None:
             with contextlib.suppress(OSError):
                 self._bar.stop()
-            self._bar = None
-            self._tasks = {}
+            self._bar = self._task = self._phase = None
 
 
 def _bar() -> Any:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rflib.core.errors import UserError
 from rflib.run import claims, files, lines
 from rflib.run import record as records
 from rflib.run.directory import METRICS, RESULTS
@@ -104,11 +103,10 @@ def _summary(report: Mapping[str, Any]) -> str:
 
 
 def printed(workdir: Path) -> str:
-    """What the command line shows of a finished run: report.md up to the config."""
-    try:
-        text = (workdir / MARKDOWN).read_text()
-    except FileNotFoundError:
-        raise UserError(f"{workdir / MARKDOWN} is missing") from None
+    """What the command line shows of a finished run: report.md (made if lost) up to the config."""
+    if not (workdir / MARKDOWN).exists():
+        write(workdir, "done")
+    text = (workdir / MARKDOWN).read_text()
     return text.partition(f"\n{CONFIG_HEADING}\n")[0].rstrip()
 
 

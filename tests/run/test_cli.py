@@ -139,10 +139,14 @@ def test_help_shows_words_variants_keys_flags_and_verbs(folder: Path) -> None:
 
 
 def test_a_finished_run_is_not_run_again_but_reported(finished: Path) -> None:
-    before = (finished / "runs/toy-tiny/metrics.jsonl").read_text()
+    run = finished / "runs" / "toy-tiny"
+    before = (run / "metrics.jsonl").read_text()
+    report = (run / "report.md").read_text()
+    (run / "report.md").unlink()  # it can be made again from the rest
     status, out, _ = project.call(finished, TOY, "--config", "configs/toy.py:tiny")
     assert status == 0 and "is done" in out and "the loss falls" in out and "## Metrics" in out
-    assert (finished / "runs/toy-tiny/metrics.jsonl").read_text() == before
+    assert (run / "metrics.jsonl").read_text() == before
+    assert (run / "report.md").read_text() == report
 
 
 def test_another_config_in_the_workdir_exits_with_status_2_and_the_difference(
