@@ -345,3 +345,13 @@ def test_the_published_settings_give_the_published_parameter_counts() -> None:
         module = models.forecasters(config, n_series, data, horizon)["leddam"].module
         params = models.abstract_view(module)["params"]
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
+
+
+def test_the_notebook_is_its_source_without_outputs() -> None:
+    jupytext = pytest.importorskip("jupytext")
+    source = jupytext.read(ROOT / "colab" / "leddam.py")
+    notebook = jupytext.read(ROOT / "colab" / "leddam.ipynb")
+    cells = [[(c.cell_type, c.source) for c in each.cells] for each in (source, notebook)]
+    assert cells[0] == cells[1], "jupytext --to ipynb colab/leddam.py brings it up to date"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
