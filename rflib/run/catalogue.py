@@ -1,6 +1,7 @@
 """What experiments there are and what their runs found, without importing any of them."""
 
 import ast
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def reports(root: Path) -> list[dict[str, Any]]:
 
 
 def table(found: Iterable[Mapping[str, Any]]) -> str:
-    """One Markdown table of the claims of many runs; a run without claims has a row too."""
+    """The claims of many runs as Markdown, wrapped on a terminal; a run without any has a row."""
     rows: list[dict[str, Any]] = []
     for content in found:
         run = {"system": content["experiment"], "variant": content["variant"]}
@@ -66,7 +67,9 @@ def table(found: Iterable[Mapping[str, Any]]) -> str:
         nothing = "no claims" if status == "done" else f"run {status}"
         rows += [run | line for line in lines or [{"claim": "", "text": "", "verdict": nothing}]]
     order = ("system", "variant", "claim", "text", "measured", "paper", "verdict")
-    return claims.markdown_table([{name: row.get(name, "") for name in order} for row in rows])
+    screen = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    full = [{name: row.get(name, "") for name in order} for row in rows]
+    return claims.markdown_table(full, screen)
 
 
 def verdicts(content: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """Claims of a paper and what a run measured of them."""
 
+import itertools
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -50,20 +52,31 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table, columns aligned in plain text; its columns are those of all rows."""
+def markdown_table(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
+    """A Markdown table, columns aligned in plain text; its columns are those of all rows.
+
+    With `width` the widest columns are wrapped until the table fits, for a screen.
+    """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if not columns:
         return ""
-    cells = [[name.replace("|", "\\|") for name in columns]]
+    cells = [[_cell(name) for name in columns]]
     cells += [[_cell(row.get(name)) for name in columns] for row in rows]
     widths = [max(3, *(len(line[i]) for line in cells)) for i in range(len(columns))]
-    lines = [
-        "| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |"
-        for line in cells
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    while width is not None and sum(widths) + 3 * len(widths) + 1 > width and max(widths) > 10:
+        widths[widths.index(max(widths))] -= 1
+    lines = [part for line in cells for part in _wrapped(line, widths)]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    lines.insert(len(_wrapped(cells[0], widths)), rule)
     return "\n".join(lines)
+
+
+def _wrapped(line: Sequence[str], widths: Sequence[int]) -> list[str]:
+    parts = [textwrap.wrap(cell, size) or [""] for cell, size in zip(line, widths, strict=True)]
+    return [
+        "| " + " | ".join(p.ljust(w) for p, w in zip(row, widths, strict=True)) + " |"
+        for row in itertools.zip_longest(*parts, fillvalue="")
+    ]
 
 
 def _cell(value: Any) -> str:

@@ -1,5 +1,6 @@
 """The report of a run, made from its directory alone: report.json and report.md."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,13 @@ def write(workdir: Path, status: str) -> dict[str, Any]:
     return report
 
 
-def markdown(report: Mapping[str, Any], workdir: Path) -> str:
-    """The report for people, with its tables and links to its figures."""
+def markdown(report: Mapping[str, Any], workdir: Path, width: int | None = None) -> str:
+    """The report for people, with its tables and links to its figures; claims fit in `width`."""
     title = " ".join(part for part in (report["experiment"], report["variant"]) if part) or "run"
     parts = [f"# {title}: {report['status']}", _summary(report)]
     if report["claims"]:
-        parts += ["## Claims", claims.markdown_table(claims.claim_rows(report["claims"]))]
+        rows = claims.claim_rows(report["claims"])
+        parts += ["## Claims", claims.markdown_table(rows, width)]
     if report["metrics"]:
         rows = [{"metric": name, "value": value} for name, value in report["metrics"].items()]
         parts += ["## Metrics", claims.markdown_table(rows)]
@@ -103,15 +105,18 @@ def _summary(report: Mapping[str, Any]) -> str:
 
 
 def printed(workdir: Path) -> str:
-    """What the command line shows of a finished run: report.md (made if lost) up to the config."""
-    if not (workdir / MARKDOWN).exists():
+    """What the command line shows of a finished run: its report up to the config."""
+    if not (workdir / MARKDOWN).exists():  # lost; the rest of the directory is enough
         write(workdir, "done")
-    text = (workdir / MARKDOWN).read_text()
+    text = markdown(build(workdir, "done"), workdir, _screen())
     return text.partition(f"\n{CONFIG_HEADING}\n")[0].rstrip()
 
 
 def closing(workdir: Path) -> str:
     """What the command line shows when a run ends: its claims and where the report is."""
-    report = files.read_json(workdir / JSON) or {}
-    table = claims.markdown_table(claims.claim_rows(report.get("claims", [])))
-    return f"{table}\ndone: {workdir / MARKDOWN}".lstrip()
+    rows = claims.claim_rows(build(workdir, "done")["claims"])
+    return f"{claims.markdown_table(rows, _screen())}\ndone: {workdir / MARKDOWN}".lstrip()
+
+
+def _screen() -> int:
+    return shutil.get_terminal_size((120, 24)).columns

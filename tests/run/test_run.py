@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rflib.core.errors import Stopped, UserError
-from rflib.run import Run, files, lines, record
+from rflib.run import Run, claims, files, lines, record
 from rflib.train.task import Options
 
 CONFIG = {"seed": 7, "steps": 3, "model": {"sizes": (1, 2), "limit": math.inf, "name": None}}
@@ -190,6 +190,14 @@ def test_a_table_is_exact_in_csv_and_readable_in_markdown(tmp_path: Path) -> Non
         "| a\\|b | 0.3333 |      |",
         "| c    |        | 2    |",
     ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_table_for_a_screen_fits_it_and_loses_no_word(width: int) -> None:
+    rows = [{"claim": "C1", "text": "word " * 30 + "end", "verdict": "undecided (too few seeds)"}]
+    lines = claims.markdown_table(rows, width).splitlines()
+    assert len({len(line) for line in lines}) == 1 and len(lines[0]) <= width
+    assert " ".join(lines).count("word") == 30
 
 
 def test_arrays_come_back_exactly_and_figures_are_saved_and_closed(tmp_path: Path) -> None:
