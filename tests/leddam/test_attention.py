@@ -1,0 +1,157 @@
+"""The dual attention of Leddam (ICML 2024, section 3.3), against loops over its equations."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from rflib.core.errors import UserError
+from rflib.methods.leddam.attention import (
+    AutoAttention,
+    Block,
+    ChannelAttention,
+    rolled_tokens,
+    token_count,
+)
+
+D = 16
+NAMES = ("query", "key", "value", "output")
+
+
+def drawn(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def projections(seed: int) -> dict:
+    return {
+        name: {"weight": drawn(seed + i, D, D) * 0.5, "bias": drawn(seed + 10 + i, D)}
+        for i, name in enumerate(NAMES)
+    }
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(module: nn.Module, params: dict, x: np.ndarray) -> jax.Array:
+    return module.apply({"params": params}, x)
+
+
+def project(params: dict, name: str, row: np.ndarray) -> np.ndarray:
+    return params[name]["weight"].astype(np.float64) @ row + params[name]["bias"]
+
+
+def attend(params: dict, query: np.ndarray, tokens: list[np.ndarray]) -> np.ndarray:
+    """One query over tokens by the definition: softmax of q·k / √D, then the output map."""
+    scores = [project(params, "query", query) @ project(params, "key", t) for t in tokens]
+    weights = np.exp(np.array(scores) / np.sqrt(D) - max(scores) / np.sqrt(D))
+    weights /= weights.sum()
+    mixed = sum(w * project(params, "value", t) for w, t in zip(weights, tokens, strict=True))
+    return project(params, "output", mixed)
+
+
+@pytest.mark.parametrize(
+    ("width", "period", "count"),
+    [(256, 64, 4), (512, 64, 8), (100, 64, 2), (64, 64, 1), (32, 64, 1), (16, 5, 4)],
+)
+def test_tokens_are_the_row_and_its_copies_rolled_left_by_multiples_of_the_period(
+    width, period, count
+):
+    assert token_count(width, period) == count
+    x = jnp.asarray(drawn(0, 3, width))
+    tokens = rolled_tokens(x, period)
+    assert tokens.shape == (3, count, width)
+    for j in range(count):
+        np.testing.assert_array_equal(tokens[:, j], jnp.roll(x, -j * period, axis=-1))
+
+
+@pytest.mark.parametrize("form", ["efficient", "literal"])
+@pytest.mark.parametrize("batch", [2, 8])  # 6 rows: thin products; 24 rows: folded weights
+@pytest.mark.parametrize("period", [4, 5, 8])
+def test_auto_attention_is_one_query_over_the_delayed_copies(form, batch, period):
+    params, x = projections(1), drawn(2, batch, 3, D)
+    result = run(AutoAttention(D, form, period=period), params, x)
+    for b in range(batch):
+        for n in range(3):
+            row = x[b, n].astype(np.float64)
+            tokens = [np.roll(row, -j * period) for j in range(token_count(D, period))]
+            np.testing.assert_allclose(
+                result[b, n], attend(params, row, tokens), rtol=1e-5, atol=3e-5
+            )
+
+
+@pytest.mark.parametrize("form", ["efficient", "literal"])
+@pytest.mark.parametrize("batch", [2, 8])
+def test_channel_attention_is_each_series_over_all_series(form, batch):
+    params, x = projections(3), drawn(4, batch, 3, D)
+    result = run(ChannelAttention(D, form), params, x)
+    for b in range(batch):
+        tokens = list(x[b].astype(np.float64))
+        for n in range(3):
+            np.testing.assert_allclose(
+                result[b, n], attend(params, tokens[n], tokens), rtol=1e-5, atol=3e-5
+            )
+
+
+@pytest.mark.parametrize("form", ["efficient", "literal"])
+@pytest.mark.parametrize("period", [16, 64])
+def test_with_one_token_auto_attention_is_the_output_map_of_the_value_map(form, period):
+    params, x = projections(5), drawn(6, 2, 3, D)
+    result = run(AutoAttention(D, form, period=period), params, x)
+    value = x @ params["value"]["weight"].T + params["value"]["bias"]
+    expected = value @ params["output"]["weight"].T + params["output"]["bias"]
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AutoAttention, ChannelAttention])
+def test_both_attentions_commute_with_a_permutation_of_the_series(kind):
+    params, x = projections(7), drawn(8, 2, 5, D)
+    order = np.array([4, 2, 0, 1, 3])
+    whole = run(kind(D), params, x)
+    moved = run(kind(D), params, x[:, order])
+    np.testing.assert_allclose(moved, whole[:, order], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AutoAttention, ChannelAttention])
+def test_efficient_gradients_equal_literal_ones_and_the_key_bias_gets_none(kind, float64):
+    params = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), projections(9))
+    x = jnp.asarray(drawn(10, 8, 3, D), jnp.float64)
+    options = {"period": 4} if kind is AutoAttention else {}
+
+    def gradient(form: str) -> tuple:
+        def value(params, x):
+            return jnp.sum(jnp.sin(kind(D, form, **options).apply({"params": params}, x)))
+
+        return jax.jit(jax.grad(value, (0, 1)))(params, x)
+
+    efficient, literal = gradient("efficient"), gradient("literal")
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9), *(efficient, literal)
+    )
+    np.testing.assert_array_equal(efficient[0]["key"]["bias"], np.zeros(D))
+
+
+def test_the_efficient_auto_attention_never_holds_all_delayed_copies():
+    x = jnp.zeros((64, 3, D))
+    module = AutoAttention(D, "efficient", period=4)
+    params = module.init(jax.random.key(0), x)
+
+    def largest(module: AutoAttention) -> int:
+        def value(params):
+            return jnp.sum(module.apply(params, x))
+
+        program = jax.jit(jax.grad(value)).lower(params).as_text()
+        sizes = [line.split("tensor<")[1:] for line in program.splitlines()]
+        shapes = [part.split("xf32")[0].split("x") for line in sizes for part in line]
+        return max(int(np.prod([int(n) for n in s])) for s in shapes if all(map(str.isdigit, s)))
+
+    assert largest(module) == x.size
+    assert largest(module.clone(form="literal")) == 4 * x.size
+
+
+def test_unknown_kinds_and_forms_are_refused_with_the_known_ones():
+    x = jnp.zeros((1, 2, D))
+    with pytest.raises(UserError, match=r"kind='series'.*'auto', 'channel'"):
+        Block("series", 2, D).init(jax.random.key(0), x, False)
+    with pytest.raises(UserError, match=r"form='fast'.*'efficient', 'literal'"):
+        ChannelAttention(D, "fast").init(jax.random.key(0), x)
