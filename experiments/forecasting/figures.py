@@ -13,6 +13,7 @@ from experiments.forecasting.models import TITLES
 from experiments.forecasting.training import Cell
 from rflib.data import in_order, windows
 from rflib.methods.leddam.decomposition import initial_kernel, smooth
+from rflib.methods.leddam.model import normalise
 from rflib.methods.leddam.naive import naive_forecasts
 from rflib.nn import variables
 
@@ -157,7 +158,7 @@ def _decomposition(cell: Cell) -> Any:
     sown = inspect(cell.forecasters["leddam"].module, cell.views["leddam"], x)
     main, rest = (np.asarray(sown[name][0])[0, -1] for name in ("main", "residual"))
     kernel, bias = learned_kernel(cell)
-    raw = np.asarray(x)[0, :, -1]
+    raw = np.asarray(normalise(x).values)[0, -1]
     trend = np.asarray(smooth(jnp.asarray(raw), jnp.asarray(kernel))) + bias
     figure, (left, right) = _axes(2, width=11)
     _three(left, np.arange(len(main)), main + rest, main, rest)
@@ -166,11 +167,10 @@ def _decomposition(cell: Cell) -> Any:
     left.set_title(f"In the model: main part has {share:.0%} of the embedding's variance")
     unit, scale = time_unit(data.dates)
     _three(right, np.arange(-data.seq_len + 1, 1) * scale, raw, trend, raw - trend)
-    right.set(xlabel=f"time before the forecast [{unit}]", ylabel="standardised value (no unit)")
+    right.set(xlabel=f"time from the last known value [{unit}]",
+              ylabel="normalised value (no unit)")  # fmt: skip
     share = np.var(trend) / np.var(raw)
-    right.set_title(
-        f"On the raw window of {data.columns[-1]}: trend has {share:.0%} of its variance"
-    )
+    right.set_title(f"On the window of {data.columns[-1]}: trend has {share:.0%} of the variance")
     figure.suptitle(f"{cell.name}: what the learned kernel splits off, middle test window")
     return figure
 
@@ -179,7 +179,9 @@ def _three(axis: Any, place: np.ndarray, whole: Any, smooth_part: Any, rest: Any
     axis.plot(place, whole, color="0.65", linewidth=1, label="whole")
     axis.plot(place, smooth_part, color="0", linewidth=2, label="main (trend)")
     axis.plot(place, rest, color="0.3", linewidth=1, linestyle=":", label="residual (seasonal)")
-    axis.legend(framealpha=0.9, edgecolor="none", loc="upper right", ncols=3, fontsize="small")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, high + 0.12 * (high - low))  # room for the legend
+    axis.legend(frameon=False, loc="upper right", ncols=3, fontsize="small")
 
 
 def _forecast(cell: Cell) -> Any:
