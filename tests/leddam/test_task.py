@@ -1,0 +1,37 @@
+"""The forecasting Task (squared error of Leddam and its competitors) obeys the laws of a Task."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.forecasting import models
+from rflib.data import shuffled
+from rflib.methods.leddam.baselines import DLinear, ITransformer
+from rflib.methods.leddam.model import Leddam
+from tests import laws
+
+SIZES = {"n_series": 3, "seq_len": 12, "pred_len": 6}
+
+
+def problem(module, loss="mse"):
+    series = np.random.default_rng(0).normal(size=(80, 3)).cumsum(0).astype(np.float32) / 4
+    batch = shuffled(60, 8, seed=3)
+    return models.task(module, loss=loss, series=jnp.asarray(series), batch=batch)
+
+
+@pytest.mark.parametrize("decompose_on", ["embedding", "series"])
+def test_leddam(decompose_on):
+    """Its BatchNorm makes the loss depend on the batch as a whole."""
+    module = Leddam(
+        **SIZES, d_model=16, period=8, n_layers=1, kernel_size=5, decompose_on=decompose_on
+    )
+    laws.verify_task(problem(module), batch_statistics=True)
+
+
+def test_dlinear():
+    laws.verify_task(problem(DLinear(**SIZES)))
+
+
+def test_itransformer():
+    module = ITransformer(**SIZES, d_model=16, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
+    laws.verify_task(problem(module))
