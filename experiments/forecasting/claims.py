@@ -117,7 +117,9 @@ def state(config: Any, run: Any, cells: Sequence[Cell]) -> None:
     for cell in cells:
         if "leddam" in cell.outcomes:
             _reproduction(config, run, cell)
-            _against_naive(run, cell)
+            _against_naive(config, run, cell)
+    if config.data.missing == "skip":
+        _skipped(config, run, cells)
     for name, (text, reason) in sorted(LEFT.items()):
         if name == "C5":
             _against_models(config, run, cells)
@@ -144,28 +146,42 @@ def _reproduction(config: Any, run: Any, cell: Cell) -> None:
         return
     paper_mse, paper_mae, tolerance = found
     close = abs(mse - paper_mse) <= tolerance and abs(mae - paper_mae) <= tolerance
-    cut = any(outcome.cut for outcome in cell.outcomes["leddam"])
+    short = _short(config, [cell], ["leddam"])
     run.claim(
         name,
         f"{text}, within {tolerance:g} of the authors' logs",
         measured=measured,
         unit="MSE / MAE",
         paper=f"{paper_mse:.3f} / {paper_mae:.3f}",
-        verdict="undecided" if cut else ("holds" if close else "refuted"),
-        reason=f"training was cut short by steps={config.steps}" if cut else "",
+        verdict="undecided" if short else "holds" if close else "refuted",
+        reason=short,
     )
 
 
-def _against_naive(run: Any, cell: Cell) -> None:
+def _short(config: Any, cells: Sequence[Cell], names: Sequence[str]) -> str:
+    """Why these models decide nothing, if config.steps ended a training before its time."""
+    cut = any(each.cut for cell in cells for name in names for each in cell.outcomes.get(name, ()))
+    return f"training was cut short by steps={config.steps}" if cut else ""
+
+
+def _skipped(config: Any, run: Any, cells: Sequence[Cell]) -> None:
+    for name in config.data.names:
+        if name in config.expect.leddam and name not in {cell.data.name for cell in cells}:
+            run.claim(f"C4 {name}", f"Leddam's test errors on {name}", measured=None,
+                      verdict="undecided", reason="the data set was not found")  # fmt: skip
+
+
+def _against_naive(config: Any, run: Any, cell: Cell) -> None:
     best = min(cell.naive, key=lambda name: cell.naive[name]["mse"])
-    mse = cell.mean("leddam", "mse")
+    mse, short = cell.mean("leddam", "mse"), _short(config, [cell], ["leddam"])
     run.claim(
         f"naive {cell.name}",
         f"on {_described(cell)}, horizon {cell.data.pred_len}, Leddam beats every naive forecast "
         f"(the best one, {best}: {cell.naive[best]['mse']:.4f})",
         measured=mse,
         unit="MSE",
-        verdict="holds" if mse < cell.naive[best]["mse"] else "refuted",
+        verdict="undecided" if short else "holds" if mse < cell.naive[best]["mse"] else "refuted",
+        reason=short,
     )
 
 
@@ -185,11 +201,11 @@ def _against_models(config: Any, run: Any, cells: Sequence[Cell]) -> None:
                   reason="needs a benchmark of the paper and another trained model")  # fmt: skip
         return
     count = len(usable[0].outcomes["leddam"])
-    cut = any(each.cut for cell in usable for runs in cell.outcomes.values() for each in runs)
+    short = _short(config, usable, config.model.names)
     for metric in ("mse", "mae"):
         gaps, overlaps = _gaps(usable, metric)
-        if cut:
-            verdict, reason = "undecided", f"training was cut short by steps={config.steps}"
+        if short:
+            verdict, reason = "undecided", short
         elif min(gaps.values()) <= 0:
             verdict, reason = "refuted", ""
         elif overlaps:
