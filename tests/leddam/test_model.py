@@ -11,8 +11,6 @@ from scipy.special import erf
 
 from rflib.core import trees
 from rflib.core.errors import UserError
-from rflib.methods.leddam import theory
-from rflib.methods.leddam.embedding import TABLES, Embedding, position_size
 from rflib.methods.leddam.losses import mse
 from rflib.methods.leddam.model import Leddam
 from rflib.nn import variables
@@ -195,76 +193,6 @@ def test_heads_start_as_the_mean_over_d_so_every_step_gets_the_same_forecast():
     np.testing.assert_allclose(forecast[:, 0], main.mean(-1), rtol=1e-4, atol=1e-6)
 
 
-PRESETS = [  # series, horizon, D, layers, position table, trainable parameters
-    ("ETTh1", 7, 96, 256, 1, "sincos", 1_129_206),
-    ("ETTh1", 7, 720, 512, 1, "sincos", 4_995_542),
-    ("ETTh2", 7, 96, 256, 1, "no", None),
-    ("ETTm1", 7, 96, 512, 1, "sincos", None),
-    ("ETTm2", 7, 336, 512, 1, "sincos", None),
-    ("Weather", 21, 96, 256, 1, "sincos", 1_132_846),
-    ("Electricity", 321, 96, 256, 3, "no", 3_237_606),
-    ("Solar", 137, 96, 512, 3, "no", 12_760_390),
-    ("Traffic", 862, 720, 256, 3, "no", 3_564_834),
-]
-
-
-@pytest.mark.parametrize(("name", "n", "s", "d", "layers", "pe", "exact"), PRESETS)
-def test_parameter_count_is_the_closed_form_and_the_official_integer(
-    name, n, s, d, layers, pe, exact
-):
-    module = Leddam(n, 96, s, d_model=d, n_layers=layers, pe_type=pe)
-    shapes = jax.eval_shape(lambda key: variables.init(module, key, (1, 96, n)), jax.random.key(0))
-    count = theory.parameter_count(n, 96, s, d_model=d, n_layers=layers, pe_type=pe)
-    assert trees.size(shapes["params"]) == count
-    if exact is not None:
-        assert count == exact
-    if pe == "no":
-        assert trees.size(shapes["extra"]["frozen"]) == n * d
-
-
-@pytest.mark.parametrize("pe", TABLES)
-def test_every_position_table_has_as_many_trainable_numbers_as_stated(pe):
-    start = Embedding(3, 12, 16, pe).init(jax.random.key(0), jnp.zeros((1, 3, 12)))
-    trained = start["params"].get("position", jnp.zeros(0))
-    assert trained.size == position_size(pe, 3, 16)
-    table = start["frozen"]["position"] if pe == "no" else trained
-    assert np.isfinite(table).all() and np.std(table) > 0
-
-
-@pytest.mark.parametrize("pe", ["sincos", "lin1d", "exp1d", "lin2d", "exp2d"])
-def test_deterministic_tables_have_mean_0_and_sample_deviation_a_tenth(pe):
-    table = np.asarray(TABLES[pe](jax.random.key(0), 7, 32), np.float64)
-    assert abs(table.mean()) < 1e-7
-    assert abs(table.std(ddof=1) - 0.1) < 1e-7
-    others = TABLES[pe](jax.random.key(1), 7, 32)
-    np.testing.assert_array_equal(others, table.astype(np.float32))
-
-
-def test_sincos_and_line_tables_are_affine_images_of_their_definitions():
-    table = np.asarray(TABLES["sincos"](jax.random.key(0), 5, 6), np.float64)
-    angle = [[n / 10000 ** (2 * (j // 2) / 6) for j in range(6)] for n in range(5)]
-    raw = np.where(np.arange(6) % 2 == 0, np.sin(angle), np.cos(angle))
-    np.testing.assert_allclose(table, (raw - raw.mean()) / raw.std(ddof=1) / 10, atol=1e-7)
-    line = np.asarray(TABLES["exp1d"](jax.random.key(0), 5, 6))[:, 0]
-    root = np.sqrt(np.arange(5) / 4)
-    np.testing.assert_allclose(line, (root - root.mean()) / root.std(ddof=1) / 10, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("pe", "low", "high"),
-    [
-        ("no", -0.02, 0.02),
-        ("zeros", -0.02, 0.02),
-        ("zero", -0.02, 0.02),
-        ("uniform", 0.0, 0.1),
-    ],
-)
-def test_random_tables_fill_their_range(pe, low, high):
-    table = np.asarray(TABLES[pe](jax.random.key(0), 4000, 8))
-    assert low <= table.min() < low + 0.05 * (high - low)
-    assert high - 0.05 * (high - low) < table.max() <= high
-
-
 def test_a_frozen_moving_average_is_no_parameter_and_forecasts_like_the_uniform_kernel():
     module, x = SMALL.clone(ld_init="mov_frozen"), windows()
     v, uniform = shaken(module), shaken(SMALL)
@@ -391,11 +319,3 @@ def test_bfloat16_parameters_give_a_float32_forecast_close_to_the_full_one():
 def test_a_wrong_choice_is_refused_when_the_model_is_made(change, words):
     with pytest.raises(UserError, match=words):
         Leddam(3, 12, 7, **change)
-
-
-def test_training_flops_count_the_products_of_the_forward_pass_three_times():
-    n, t, s, d = 7, 96, 96, 256
-    embed, heads = n * t * d, 2 * n * d * s
-    blocks = 2 * n * (4 * d * d + 2 * d * 2 * d) + 2 * n * n * d
-    expected = 3 * 2 * (embed + heads + blocks)
-    assert theory.training_flops(n, t, s, d_model=d, n_layers=1) == expected
