@@ -47,6 +47,8 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
+import tests.typecheck  # noqa: E402, F401 (the hook looks it up by name)
+
 # A plugin may have imported jax before this file; these settings still count then.
 for option in ("platforms", "compilation_cache_dir"):
     jax.config.update(f"jax_{option}", os.environ[f"JAX_{option.upper()}"])

@@ -14,11 +14,11 @@ PyTree = Any
 
 
 class Times(NamedTuple):
-    """Seconds of each stage between a Python function and an executable."""
+    """The stages between a Python function and an executable."""
 
-    trace: float
-    lower: float
-    compile: float
+    trace_seconds: float
+    lower_seconds: float
+    compile_seconds: float
 
 
 class Compiled:

@@ -130,10 +130,11 @@ class _Phase:
                     Store(self.directory, self.program, self.tracker, keep=self.checkpoint.keep,
                           note=self.logger.note)
                 )  # fmt: skip
-                self._resume()
-                if record.exists():
-                    return self._result(json.loads(record.read_text()))
-                self.compiled = self._compile()
+                written = json.loads(record.read_text()) if record.exists() else {}
+                if self._resume(done=written.get("step")):
+                    return self._result(written)
+                self.compiled = self.program.compile(self.done)
+                self.logger.timing(self.done, self.compiled.times._asdict(), phase=self.name)
             if options.dry:
                 dry.show(self.program, self.compiled, self.carry, self.done, self.logger.note)
                 raise DryRun(f"{self.name}: one call of {self.program.scan} steps ran")
@@ -281,28 +282,27 @@ class _Phase:
         self._save(out, block=True)
         raise Stopped(f"stopped by SIGTERM, saved at step {self.done}/{self.steps} of {self.name}")
 
-    def _resume(self) -> None:
-        """Continues from the newest good checkpoint, or begins."""
+    def _resume(self, done: int | None) -> bool:
+        """Continues from the newest good checkpoint, or begins; True if it is that of step `done`.
+
+        It is not if the last checkpoint of a finished phase was damaged: then it goes on again.
+        """
         good = self.store.newest()
         if good is None:
             self.logger.cut(phase=self.name, step=0, lines=0)
             self.carry = self.program.init(self.program.keys)
-            return
+            return False
         self.carry, self.best, self.lines = good.carry, good.best, good.lines
         self.done = int(good.carry.step)
+        if self.done == done:
+            return True
         if self.done > self.steps:
             raise UserError(
                 f"steps={self.steps} is less than the {self.done} steps that {self.name} has done"
             )
         self.logger.cut(phase=self.name, step=self.done, lines=self.lines)
-        if not (self.directory / "done.json").exists():
-            self.logger.note(f"{self.name}: resumed at step {self.done} of {self.steps}")
-
-    def _compile(self) -> Any:
-        compiled = self.program.compile(self.done)
-        stages = {f"{k}_seconds": v for k, v in compiled.times._asdict().items()}
-        self.logger.timing(self.done, stages, phase=self.name)
-        return compiled
+        self.logger.note(f"{self.name}: resumed at step {self.done} of {self.steps}")
+        return False
 
     def _first(self, out: PyTree, begun: float) -> None:
         """After the first call, which alone waits for the device: rates are counted from here."""

@@ -77,13 +77,27 @@ def test_a_run_that_died_resumes_to_the_same_bits_and_lines(tmp_path, mesh):
 
 
 def test_a_finished_phase_comes_back_from_disk(tmp_path, mesh):
-    run, first = run_to(tmp_path, 40, mesh)
+    evals = regression().evals | {"test": Eval(lambda view, key: {"mse": 0.5})}
+    run, first = run_to(tmp_path, 40, mesh, evals=evals)
     lines = list(run.lines)
-    run, again = run_to(tmp_path, 40, mesh, run=run)
+    assert lines[-1]["test/mse"] == 0.5
+    run, again = run_to(tmp_path, 40, mesh, run=run, evals=evals)
     assert trees.digest(again.state) == trees.digest(first.state)
     assert trees.digest(again.best) == trees.digest(first.best)
     assert again.metrics == first.metrics and again.best_step == first.best_step
     assert run.lines == lines
+
+
+def test_a_finished_phase_whose_last_checkpoint_is_damaged_is_finished_again(tmp_path, mesh):
+    evals = regression().evals | {"test": Eval(lambda view, key: {"mse": 0.5})}
+    run, first = run_to(tmp_path, 40, mesh, evals=evals)
+    lines = list(run.lines)
+    for file in (tmp_path / "phases/fit/checkpoints/40").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    run, again = run_to(tmp_path, 40, mesh, run=run, evals=evals)
+    assert trees.digest(again.state) == trees.digest(first.state)
+    assert again.metrics == first.metrics and run.lines == lines
 
 
 def test_scan_equals_single_calls(tmp_path, mesh):
