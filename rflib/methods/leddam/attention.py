@@ -17,8 +17,10 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from rflib.core.checks import one_of, positive_int
-from rflib.nn.linear import Linear, affine, gelu
+from rflib.core.checks import multiple_of, one_of, positive_int
+from rflib.methods.leddam.ablations import TOKEN_WIDTH
+from rflib.methods.leddam.embedding import sinusoid
+from rflib.nn.linear import Linear, add_row, affine, gelu
 from rflib.nn.norm import BatchNorm, LayerNorm
 
 FORMS = ("efficient", "literal")
@@ -37,15 +39,18 @@ def rolled_tokens(x: Float[Array, "*lead width"], period: int) -> Array:
     return jnp.stack([jnp.roll(x, -j * period, -1) for j in range(count)], -2)
 
 
-def _attend(query: Array, x: Array, period: int) -> tuple[Array, Array]:
+def _attend(query: Array, x: Array, period: int, table: Array | None = None) -> tuple[Array, Array]:
     """Softmax weights [..., J + 1] of `query` on the rolled copies of x, and the weighted sum.
 
+    table: [J + 1, D] is added to the copies.
     Where P divides D a roll permutes the D/P pieces of x: then all copies' scores are sums over
     the products of pieces, and the copies themselves are never made.
     """
     count, width = token_count(x.shape[-1], period), x.shape[-1]
     if width % period:
         tokens = rolled_tokens(x, period)
+        if table is not None:
+            tokens += table.reshape((1,) * (x.ndim - 1) + table.shape)
         weights = jax.nn.softmax(jnp.einsum("...d,...jd->...j", query, tokens), -1)
         return weights, jnp.einsum("...j,...jd->...d", weights, tokens)
     place = np.arange(count)
@@ -53,10 +58,14 @@ def _attend(query: Array, x: Array, period: int) -> tuple[Array, Array]:
     choice = jnp.asarray(delay.reshape(-1, 1) == place[None], x.dtype)  # [(b, c), j]
     pieces = x.reshape(-1, count, period)
     products = jnp.einsum("rbp,rcp->rbc", query.reshape(pieces.shape), pieces)
-    weights = jax.nn.softmax(products.reshape(-1, count**2) @ choice, -1)
+    scores = products.reshape(-1, count**2) @ choice
+    if table is not None:
+        scores += query.reshape(-1, width) @ table.T
+    weights = jax.nn.softmax(scores, -1)
     circulant = (weights @ choice.T).reshape(products.shape)
-    mixed = jnp.einsum("rbc,rcp->rbp", circulant, pieces)
-    return weights.reshape(*x.shape[:-1], count), mixed.reshape(x.shape)
+    mixed = jnp.einsum("rbc,rcp->rbp", circulant, pieces).reshape(x.shape)
+    weights = weights.reshape(*x.shape[:-1], count)
+    return weights, mixed if table is None else mixed + weights @ table
 
 
 class Projections(nn.Module):
@@ -108,17 +117,26 @@ class AutoAttention(Projections):
 
     period: the delay P between copies, in coordinates. With D <= P there is one token, and the
         attention is the value projection. Sows the weights [..., J + 1].
+    positions: add the fixed sinusoid to the copies (the authors' comparison; the model has none).
     """
 
     period: int = 64
+    positions: bool = False
 
     def __call__(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
+        table, asking = None, x
+        if self.positions:
+            count = token_count(self.d_model, self.period)
+            table = jnp.asarray(sinusoid(count, self.d_model), x.dtype)
+            asking = add_row(x, table[0])
         if self.form == "efficient":
-            weights, mixed = _attend(self.folded_query(x), x, self.period)
+            weights, mixed = _attend(self.folded_query(asking), x, self.period, table)
             result = self.folded_output(mixed)
         else:
             tokens = rolled_tokens(x, self.period)
-            scores = jnp.einsum("...d,...jd->...j", self.query(x), self.key(tokens))
+            if table is not None:
+                tokens += table.reshape((1,) * (x.ndim - 1) + table.shape)
+            scores = jnp.einsum("...d,...jd->...j", self.query(asking), self.key(tokens))
             weights = jax.nn.softmax(scores * self.d_model**-0.5, -1)
             result = self.output(jnp.einsum("...j,...jd->...d", weights, self.value(tokens)))
         self.sow("intermediates", "weights", weights)
@@ -126,9 +144,12 @@ class AutoAttention(Projections):
 
 
 class Block(nn.Module):
-    """R1 = BatchNorm(attention(R) + R);  LayerNorm(FFN(R1) + R1), FFN = D -> 2D, GELU, D.
+    """R1 = norm(attention(R) + R);  LayerNorm(FFN(R1) + R1), FFN = D -> 2D, GELU, D.
 
-    kind: "auto" or "channel". BatchNorm keeps one mean and variance a series, over (batch, D).
+    kind: "auto" or "channel" (self-attention over the second axis, whatever it counts).
+    norm: "batch" keeps one mean and variance a series, over (batch, D); "layer" normalises each
+        row over D, and no parameter depends on the number of series.
+    positions: see `AutoAttention`.
     """
 
     kind: str
@@ -137,20 +158,65 @@ class Block(nn.Module):
     period: int = 64
     dropout: float = 0.0
     form: str = "efficient"
+    norm: str = "batch"
+    positions: bool = False
 
     def setup(self) -> None:
         if one_of("kind", self.kind, ("auto", "channel")) == "auto":
-            self.attention = AutoAttention(self.d_model, self.form, period=self.period)
+            self.attention = AutoAttention(
+                self.d_model, self.form, period=self.period, positions=self.positions
+            )
         else:
             self.attention = ChannelAttention(self.d_model, self.form)
-        self.batch_norm = BatchNorm(self.n_series, axis=1)
+        if one_of("norm", self.norm, ("batch", "layer")) == "batch":
+            self.batch_norm = BatchNorm(self.n_series, axis=1)
+        else:
+            self.attention_norm = LayerNorm(self.d_model)
         self.expand = Linear(self.d_model, 2 * self.d_model)
         self.contract = Linear(2 * self.d_model, self.d_model)
         self.layer_norm = LayerNorm(self.d_model)
         self.drop = nn.Dropout(self.dropout)
 
     def __call__(self, x: Float[Array, "batch n_series width"], train: bool) -> Array:
-        attended = self.drop(self.attention(x), deterministic=not train)
-        x = self.batch_norm(attended + x, train)
+        x = self.drop(self.attention(x), deterministic=not train) + x
+        x = self.batch_norm(x, train) if self.norm == "batch" else self.attention_norm(x)
         hidden = self.drop(gelu(self.expand(x)), deterministic=not train)
         return self.layer_norm(self.contract(hidden) + x)
+
+
+class TokenEncoder(nn.Module):
+    """Self-attention over the pieces of each row: what auto-regressive attention is compared with.
+
+    The authors' supplementary comparison, as we read its text: `length` contiguous coordinates are
+    a token (1: point-wise, 16: patch-wise), mapped to `width` by one linear map; one layer of
+    attention over the D/length tokens of a row, with LayerNorm; all tokens, one after the other,
+    are mapped back to D. Rows do not see each other.
+
+    positions: add the fixed sinusoid to the tokens.
+
+    Raises:
+        UserError: `length` does not divide d_model.
+    """
+
+    d_model: int
+    length: int
+    dropout: float = 0.0
+    form: str = "efficient"
+    positions: bool = False
+    width: int = TOKEN_WIDTH
+
+    def setup(self) -> None:
+        multiple_of("d_model", self.d_model, "tokens of length", self.length)
+        count = self.d_model // self.length
+        self.embed = Linear(self.length, self.width)
+        self.layer = Block(
+            "channel", count, self.width, dropout=self.dropout, form=self.form, norm="layer"
+        )
+        self.project = Linear(count * self.width, self.d_model)
+
+    def __call__(self, x: Float[Array, "batch n_series width"], train: bool) -> Array:
+        tokens = self.embed(x.reshape(-1, self.d_model // self.length, self.length))
+        if self.positions:
+            tokens += jnp.asarray(sinusoid(*tokens.shape[1:]), tokens.dtype)[None]
+        tokens = self.layer(tokens, train)
+        return self.project(tokens.reshape(*x.shape[:-1], -1))

@@ -7,14 +7,17 @@ Leddam (ICML 2024), section 3.2. With kernel w (K taps, K odd), bias c and edge 
 the same w and c for every channel. Everything here works on the last axis.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax import Array, lax
 from jaxtyping import Float
 
+from rflib.core import trees
 from rflib.core.checks import choose, one_of, positive_int
 from rflib.core.errors import UserError
 
@@ -109,25 +112,83 @@ def smooth(
     return correlate(x, kernel)
 
 
+CONSTRAINTS = ("none", "simplex", "symmetric")
+_LEAST = 1e-30  # a tap below it (far out in a wide bell) starts here: its logarithm is finite
+
+
+def check_kernels(
+    ld_init: str, kernel_size: int, constraint: str = "none", more_kernels: Sequence[int] = ()
+) -> None:
+    """Raises a UserError unless these describe a decomposition."""
+    one_of("kernel_constraint", constraint, CONSTRAINTS)
+    for size in (kernel_size, *more_kernels):
+        initial_kernel(ld_init, size)
+
+
+def decomposition_size(
+    kernel_size: int, constraint: str = "none", more_kernels: Sequence[int] = ()
+) -> int:
+    """Trainable numbers of a decomposition that is not frozen: taps, bias, gate."""
+    sizes = (kernel_size, *more_kernels)
+    taps = sum(size // 2 + 1 if constraint == "symmetric" else size for size in sizes)
+    return taps + 1 + (len(sizes) if more_kernels else 0)
+
+
+def _mixture(kernels: Sequence[Array], shares: Float[Array, " kernels"]) -> Array:
+    """Σ_k share_k kernel_k, centred on each other, as long as the longest."""
+    longest = max(kernel.shape[0] for kernel in kernels)
+    padded = [jnp.pad(kernel, (longest - kernel.shape[0]) // 2) for kernel in kernels]
+    return jnp.sum(shares[:, None] * jnp.stack(padded), 0)
+
+
 class LearnableDecomposition(nn.Module):
     """x -> (main, residual) along the last axis with one kernel and bias for all rows.
 
     K + 1 parameters, trained without constraint (the sum of the kernel may drift from 1); with
-    `ld_init="mov_frozen"` they are the moving average in the collection `frozen`.
+    `ld_init="mov_frozen"` they are the moving average in the collection `frozen`. The kernel that
+    is applied and the bias are the attributes `kernel` and `bias` of the bound module.
+
+    Beyond the paper:
+
+    constraint: "simplex" trains the logits of a softmax over the taps: none is negative and they
+        sum to 1 always. "symmetric" trains K//2 + 1 logits, mirrored: also w_i = w_{K-1-i}, and a
+        linear trend passes unchanged. The initial kernel is that of "none".
+    more_kernels: sizes of further kernels, each with its own taps, mixed by a trained softmax gate
+        that starts equal. The mixture is one kernel as long as the longest: the bank changes how
+        it is described and trained, and not which maps there are.
     """
 
     kernel_size: int = 25
     ld_init: str = "softmax_gauss"
     form: str = "auto"
+    constraint: str = "none"
+    more_kernels: tuple[int, ...] = ()
 
     def setup(self) -> None:
-        kernel = initial_kernel(self.ld_init, self.kernel_size)
+        check_kernels(self.ld_init, self.kernel_size, self.constraint, self.more_kernels)
+        sizes = (self.kernel_size, *self.more_kernels)
+        first = [initial_kernel(self.ld_init, size) for size in sizes]
         if self.ld_init == "mov_frozen":
+            kernel = _mixture(first, jnp.full(len(sizes), 1 / len(sizes)))
             self.kernel = self.variable("frozen", "kernel", lambda: kernel).value
             self.bias = self.variable("frozen", "bias", lambda: jnp.zeros(())).value
+            return
+        kernels = [self._taps(f"_{i}" if i else "", start) for i, start in enumerate(first)]
+        if self.more_kernels:
+            gate = self.param("gate", nn.initializers.zeros, (len(sizes),))
+            self.kernel = _mixture(kernels, jax.nn.softmax(gate))
         else:
-            self.kernel = self.param("kernel", lambda _: kernel)
-            self.bias = self.param("bias", nn.initializers.zeros, ())
+            self.kernel = kernels[0]
+        self.bias = self.param("bias", nn.initializers.zeros, ())
+
+    def _taps(self, suffix: str, start: Float[Array, " taps"]) -> Float[Array, " taps"]:
+        if self.constraint == "none":
+            return self.param(f"kernel{suffix}", lambda _: start)
+        logits = jnp.log(jnp.maximum(start, _LEAST))
+        if self.constraint == "symmetric":
+            half = self.param(f"logits{suffix}", lambda _: logits[: start.shape[0] // 2 + 1])
+            return jax.nn.softmax(jnp.concatenate([half, half[:-1][::-1]]))
+        return jax.nn.softmax(self.param(f"logits{suffix}", lambda _: logits))
 
     def __call__(self, x: Float[Array, "*lead length"]) -> tuple[Array, Array]:
         main = self.linear(x) + self.bias.astype(x.dtype)
@@ -136,3 +197,17 @@ class LearnableDecomposition(nn.Module):
     def linear(self, x: Float[Array, "*lead length"]) -> Float[Array, "*lead length"]:
         """`main` without the bias: a linear map of x, which lets callers fold it into weights."""
         return smooth(x, self.kernel.astype(x.dtype), self.form)
+
+
+def kernel_mask(params: Any) -> Any:
+    """True at every parameter of a learnable decomposition, False elsewhere: a tree like `params`.
+
+    For a learning rate of its own: optax.chain(optax.adam(lr),
+    optax.masked(optax.scale(multiplier), kernel_mask)). All modules here call it `decomposition`.
+    """
+
+    def inside(path: Any, leaf: Any) -> bool:
+        del leaf
+        return "decomposition" in trees.path_name(path).split("/")
+
+    return jax.tree_util.tree_map_with_path(inside, params)

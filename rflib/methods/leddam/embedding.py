@@ -28,14 +28,19 @@ def _normalised(table: np.ndarray) -> Array:
     return jnp.asarray(centred / (10 * centred.std(ddof=1)), jnp.float32)
 
 
-def sincos(n_series: int, d_model: int) -> Float[Array, "n_series d_model"]:
-    """sin and cos(n 10000^(-2i/D)) in even and odd columns, normalised."""
-    frequency = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
-    angle = np.arange(n_series)[:, None] * frequency
-    table = np.empty((n_series, d_model))
+def sinusoid(length: int, width: int) -> Float[np.ndarray, "length width"]:
+    """sin and cos(n 10000^(-2i/D)) in columns 2i and 2i + 1, for n = 0, 1, ...; float64."""
+    frequency = 10000.0 ** (-np.arange(0, width, 2) / width)
+    angle = np.arange(length)[:, None] * frequency
+    table = np.empty((length, width))
     table[:, 0::2] = np.sin(angle)
-    table[:, 1::2] = np.cos(angle)[:, : d_model // 2]
-    return _normalised(table)
+    table[:, 1::2] = np.cos(angle)[:, : width // 2]
+    return table
+
+
+def sincos(n_series: int, d_model: int) -> Float[Array, "n_series d_model"]:
+    """The sinusoid, normalised."""
+    return _normalised(sinusoid(n_series, d_model))
 
 
 def line(n_series: int, power: float) -> Float[Array, "n_series 1"]:
@@ -93,6 +98,8 @@ def position_size(pe_type: str, n_series: int, d_model: int) -> int:
 class Embedding(nn.Module):
     """E = x Wᵀ + b + p: `weight` [D, T] and `rows` = b + p [N, D] as attributes, for folding.
 
+    table: False leaves p out; `rows` is then [1, D], and nothing depends on n_series.
+
     pe_type: "no" is a frozen U(±.02) table in the collection `frozen`; all others are trained:
         "sincos", "zeros" (U(±.02)), "lin2d", "exp2d", and with one number a series "zero"
         (U(±.02)), "normal" = "gauss" (N(0, .1²)), "uniform" (U(0, .1)), "lin1d", "exp1d".
@@ -102,12 +109,15 @@ class Embedding(nn.Module):
     seq_len: int
     d_model: int
     pe_type: str
+    table: bool = True
 
     def setup(self) -> None:
         make = choose("pe_type", self.pe_type, TABLES)
         self.linear = Linear(self.seq_len, self.d_model)
         size = (self.n_series, self.d_model)
-        if self.pe_type == "no":
+        if not self.table:
+            self.position = None
+        elif self.pe_type == "no":
             self.position = self.variable(
                 "frozen", "position", lambda: make(self.make_rng("params"), *size)
             ).value
@@ -120,7 +130,8 @@ class Embedding(nn.Module):
 
     @property
     def rows(self) -> Float[Array, "n_series d_model"]:
-        return self.linear.bias.reshape(1, -1) + self.position.astype(self.linear.bias.dtype)
+        row = self.linear.bias.reshape(1, -1)
+        return row if self.position is None else row + self.position.astype(row.dtype)
 
     def __call__(self, x: Float[Array, "batch n_series seq_len"]) -> Array:
         return affine(x, self.weight) + self.rows[None]

@@ -9,7 +9,9 @@ Inter-Series Dependencies and Intra-Series Variations Modeling", ICML 2024, sect
     Ŷ = std (main W_m + b_m + r W_r + b_r) + mean
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +19,10 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from rflib.core.checks import choose, in_range, one_of, positive_int
-from rflib.methods.leddam.attention import FORMS, Block
-from rflib.methods.leddam.decomposition import LearnableDecomposition, initial_kernel
+from rflib.core.checks import choose, in_range, multiple_of, one_of, positive_int
+from rflib.methods.leddam.ablations import ABLATIONS, TOKEN_LENGTHS, Arm
+from rflib.methods.leddam.attention import FORMS, Block, TokenEncoder
+from rflib.methods.leddam.decomposition import LearnableDecomposition, check_kernels
 from rflib.methods.leddam.embedding import TABLES, Embedding
 from rflib.nn.linear import Linear, affine
 
@@ -53,11 +56,18 @@ def denormalise(forecast: Float[Array, "batch n_series pred_len"], window: Windo
     return jnp.swapaxes(forecast * window.std + window.mean, 1, 2)
 
 
+def _through(blocks: Sequence[Any], x: Array, train: bool) -> Array:
+    for block in blocks:
+        x = block(x, train)
+    return x
+
+
 class Leddam(nn.Module):
     """[B, T, N] past -> [B, S, N] future, both standardised by series.
 
     n_series: N; the position table has a row and BatchNorm an entry a series.
     seq_len, pred_len: T and S, in time steps. d_model: D. kernel_size: K, odd.
+    n_layers: blocks of either branch.
     period: delay P of the auto-regressive tokens, in coordinates of the embedding.
     dropout: on attention outputs and after GELU, in [0, 1).
     pe_type, ld_init: see `Embedding` and `LearnableDecomposition`.
@@ -66,6 +76,22 @@ class Leddam(nn.Module):
     form: "efficient" folds successive linear maps into one; "literal" evaluates the equations one
         by one. Same function, same parameters.
     remat: recompute the blocks in the backward pass (less memory, a third more work).
+    ablation: what is taken out or replaced, and with it its parameters:
+        "full": nothing. "no_auto", "no_channel": that branch over the residual.
+        "no_res": the residual, its branches and its head. "no_ld": the decomposition and the main
+        head; the whole embedding is residual. "mov": the kernel is a frozen moving average
+        whatever `ld_init` says. "attn_point", "attn_patch": one `TokenEncoder` over single
+        coordinates or 16 contiguous ones in the place of all auto-regressive blocks.
+        "no_revin": the instance norm. "no_pe": the position table over series.
+    positions: add a fixed sinusoid to the tokens of the intra-series branch, auto-regressive,
+        point- or patch-wise. (The model has none: their delay is to tell them apart.)
+
+    Beyond the paper:
+
+    kernel_constraint, more_kernels: see `LearnableDecomposition`.
+    per_series: False leaves out the position table and normalises rows over D instead of series
+        over the batch. No parameter depends on N then: what is trained on some series forecasts
+        any number of others.
 
     Raises:
         UserError: an unknown choice or a number out of range, when the module is made.
@@ -85,52 +111,94 @@ class Leddam(nn.Module):
     instance_norm: bool = True
     form: str = "efficient"
     remat: bool = False
+    ablation: str = "full"
+    positions: bool = False
+    kernel_constraint: str = "none"
+    more_kernels: tuple[int, ...] = ()
+    per_series: bool = True
 
     def __post_init__(self) -> None:
         for name in ("n_series", "seq_len", "pred_len", "d_model", "period", "n_layers"):
             positive_int(name, getattr(self, name))
         in_range("dropout", self.dropout, 0, 1, open_high=True)
         choose("pe_type", self.pe_type, TABLES)
-        initial_kernel(self.ld_init, self.kernel_size)
+        check_kernels(self.ld_init, self.kernel_size, self.kernel_constraint, self.more_kernels)
         one_of("decompose_on", self.decompose_on, ("embedding", "series"))
         one_of("form", self.form, FORMS)
+        one_of("ablation", self.ablation, ABLATIONS)
+        if self.arm.intra in TOKEN_LENGTHS:
+            multiple_of("d_model", self.d_model, "token length", TOKEN_LENGTHS[self.arm.intra])
         super().__post_init__()
 
+    @property
+    def arm(self) -> Arm:
+        """The parts that `ablation` leaves."""
+        return ABLATIONS[self.ablation]
+
+    @property
+    def split_init(self) -> str:
+        """The `ld_init` of the decomposition: "mov_frozen" if the ablation freezes it."""
+        return self.ld_init if self.arm.learnable else "mov_frozen"
+
     def setup(self) -> None:
-        self.embedding = Embedding(self.n_series, self.seq_len, self.d_model, self.pe_type)
-        form = "auto" if self.form == "efficient" else "convolution"
-        self.decomposition = LearnableDecomposition(self.kernel_size, self.ld_init, form)
+        arm = self.arm
+        table = arm.table and self.per_series
+        size = (self.n_series, self.seq_len, self.d_model)
+        self.embedding = Embedding(*size, self.pe_type, table)
+        flat = nn.initializers.constant(1 / self.d_model)
+        if arm.main:
+            self.decomposition = LearnableDecomposition(
+                self.kernel_size,
+                self.split_init,
+                "auto" if self.form == "efficient" else "convolution",
+                self.kernel_constraint,
+                self.more_kernels,
+            )
+            self.main_head = Linear(self.d_model, self.pred_len, weight_init=flat)
+        self.auto = self._intra(arm.intra)
+        self.channel = self._blocks("channel") if arm.channel else []
+        if arm.residual:
+            self.residual_head = Linear(self.d_model, self.pred_len, weight_init=flat)
+
+    def _blocks(self, kind: str) -> list[nn.Module]:
         block = nn.remat(Block, static_argnums=(2,)) if self.remat else Block
         size = (self.n_series, self.d_model, self.period, self.dropout, self.form)
-        self.auto = [block("auto", *size) for _ in range(self.n_layers)]
-        self.channel = [block("channel", *size) for _ in range(self.n_layers)]
-        flat = nn.initializers.constant(1 / self.d_model)
-        self.main_head = Linear(self.d_model, self.pred_len, weight_init=flat)
-        self.residual_head = Linear(self.d_model, self.pred_len, weight_init=flat)
+        norm = "batch" if self.per_series else "layer"
+        return [block(kind, *size, norm, self.positions) for _ in range(self.n_layers)]
+
+    def _intra(self, kind: str) -> list[nn.Module]:
+        if kind not in TOKEN_LENGTHS:
+            return self._blocks("auto") if kind == "auto" else []
+        encoder = nn.remat(TokenEncoder, static_argnums=(2,)) if self.remat else TokenEncoder
+        size = (self.d_model, TOKEN_LENGTHS[kind], self.dropout, self.form)
+        return [encoder(*size, self.positions)]
 
     def __call__(self, x: Float[Array, "batch seq_len n_series"], train: bool) -> Array:
-        window = normalise(x, self.instance_norm)
+        window = normalise(x, self.instance_norm and self.arm.instance_norm)
         # Parameters decide the precision of everything between the two normalisations.
         values = window.values.astype(self.embedding.weight.dtype)
-        if self.form == "literal" or self.is_initializing():
+        heads = []
+        if not self.arm.main or self.form == "literal" or self.is_initializing():
             main, residual = self.split(values)
-            forecast = self.main_head(main)
+            if self.arm.main:
+                heads.append(self.main_head(main))
         else:
             forecast, residual = self._folded(values)
-        auto = channel = residual
-        for block in self.auto:
-            auto = block(auto, train)
-        for block in self.channel:
-            channel = block(channel, train)
-        forecast += self.residual_head(auto + channel)
+            heads.append(forecast)
+        branches = [_through(b, residual, train) for b in (self.auto, self.channel) if b]
+        if branches:
+            heads.append(self.residual_head(functools.reduce(jnp.add, branches)))
         if self.is_mutable_collection("intermediates"):
             main, residual = self.split(values)
             self.sow("intermediates", "main", main)
             self.sow("intermediates", "residual", residual)
-        return denormalise(forecast, window)
+        return denormalise(functools.reduce(jnp.add, heads), window)
 
     def split(self, values: Float[Array, "batch n_series seq_len"]) -> tuple[Array, Array]:
         """(main, residual), both [B, N, D], from normalised windows; equation by equation."""
+        if not self.arm.main:
+            embedded = self.embedding(values)
+            return jnp.zeros_like(embedded), embedded
         if self.decompose_on == "embedding":
             return self.decomposition(self.embedding(values))
         trend, seasonal = self.decomposition(values)
