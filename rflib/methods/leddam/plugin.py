@@ -82,7 +82,7 @@ class PlugIn(nn.Module):
         # Parameters decide the precision of the linear map, the input that of the forecast.
         values = jnp.swapaxes(x, 1, 2)
         trend, seasonal = self.decomposition(values)
-        self.sow("intermediates", "trend", trend)
-        self.sow("intermediates", "seasonal", seasonal)
+        self.sow("intermediates", "trend_part", trend)
+        self.sow("intermediates", "seasonal_part", seasonal)
         ahead = self.trend(trend.astype(self.trend.weight.dtype)).astype(x.dtype)
         return self.backbone(jnp.swapaxes(seasonal, 1, 2), train, *more) + jnp.swapaxes(ahead, 1, 2)

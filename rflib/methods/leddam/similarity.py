@@ -6,15 +6,19 @@ formulas; these are ours, and only the order of two kernels under them means any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from rflib.core.checks import in_range
 from rflib.core.errors import UserError
 
+Series = Float[Array | np.ndarray, "*lead T"]
+Other = Float[Array | np.ndarray, "..."]  # shapes are checked by the functions, in words
 
-def dtw(a: Float[Array, "*lead T"], b: Float[Array, "*lead U"]) -> Float[Array, "*lead"]:
-    """Dynamic time warping: the least Σ |a_i - b_j| over monotone alignments of all of both.
+
+def dtw(a: Series, b: Other) -> Float[Array, "*lead"]:
+    """Least Σ |a_i - b_j| over monotone alignments (dynamic time warping), [..., T] and [..., U].
 
     D(i, j) = |a_i - b_j| + min(D(i-1, j), D(i, j-1), D(i-1, j-1)) from D(0, 0) = |a_0 - b_0|, whole
     anti-diagonals at a time: T + U - 1 steps over vectors of T. Sizes T, U >= 1, no band; leading
@@ -44,23 +48,21 @@ def dtw(a: Float[Array, "*lead T"], b: Float[Array, "*lead U"]) -> Float[Array, 
     return end[..., -1]
 
 
-def dtw_similarity(
-    raw: Float[Array, "*lead T"], trend: Float[Array, "*lead T"]
-) -> Float[Array, "*lead"]:
+def dtw_similarity(raw: Series, trend: Other) -> Float[Array, "*lead"]:
     """1 / (1 + DTW(raw, trend) / T), in (0, 1]: 1 if and only if one is a warped copy of the other.
 
-    Depends on the units of the series: compare kernels on the same, standardised, windows.
+    raw, trend: [..., T]; each row is a pair. Depends on the units of the series: compare kernels
+    on the same, standardised, windows.
     """
     _alike(raw, trend)
     return 1 / (1 + dtw(raw, trend) / raw.shape[-1])
 
 
-def spectral_similarity(
-    raw: Float[Array, "*lead T"], seasonal: Float[Array, "*lead T"], share: float = 0.25
-) -> Float[Array, "*lead"]:
+def spectral_similarity(raw: Series, seasonal: Other, share: float = 0.25) -> Float[Array, "*lead"]:
     """Cosine of the two amplitude spectra at the frequencies where `raw` is strongest, in [0, 1].
 
-    share: of the ⌊T/2⌋ frequencies above 0 (never the mean), in (0, 1], rounded up; T >= 2.
+    raw, seasonal: [..., T], T >= 2; each row is a pair.
+    share: of the ⌊T/2⌋ frequencies above 0 (never the mean), in (0, 1], rounded up.
     Phases and a common factor do not matter. 0 where either has no amplitude at all there.
     """
     _alike(raw, seasonal)
@@ -75,6 +77,6 @@ def spectral_similarity(
     return jnp.minimum(cosine, 1)
 
 
-def _alike(raw: Array, part: Array) -> None:
+def _alike(raw: Series, part: Other) -> None:
     if raw.shape != part.shape:
         raise UserError(f"a part {list(part.shape)} of another shape than raw {list(raw.shape)}")
