@@ -1,4 +1,4 @@
-"""Differences between two arms with the same data and seeds: mean, interval, and what it decides."""
+"""Differences between two arms of the same data and seeds: mean, interval, what it decides."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
