@@ -7,12 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from scipy.special import erf
 
+from rflib.core import trees
 from rflib.core.errors import UserError
 from rflib.methods.leddam.attention import (
     AutoAttention,
     Block,
     ChannelAttention,
+    TokenEncoder,
     rolled_tokens,
     token_count,
 )
@@ -155,3 +158,70 @@ def test_unknown_kinds_and_forms_are_refused_with_the_known_ones():
         Block("series", 2, D).init(jax.random.key(0), x, False)
     with pytest.raises(UserError, match=r"form='fast'.*'efficient', 'literal'"):
         ChannelAttention(D, "fast").init(jax.random.key(0), x)
+
+
+def wave(position: int, width: int) -> np.ndarray:
+    """The fixed sinusoid: sin and cos of position / 10000^(2i/width), one number at a time."""
+    angle = [position / 10000 ** ((k - k % 2) / width) for k in range(width)]
+    return np.array([np.sin(a) if k % 2 == 0 else np.cos(a) for k, a in enumerate(angle)])
+
+
+@pytest.mark.parametrize("form", ["efficient", "literal"])
+@pytest.mark.parametrize("period", [4, 5])
+def test_positions_are_added_to_the_delayed_copies_before_all_projections(form, period):
+    params, x = projections(1), drawn(2, 8, 3, D)
+    result = run(AutoAttention(D, form, period=period, positions=True), params, x)
+    for b, n in [(0, 0), (3, 1), (7, 2)]:
+        row = x[b, n].astype(np.float64)
+        count = token_count(D, period)
+        tokens = [np.roll(row, -j * period) + wave(j, D) for j in range(count)]
+        expected = attend(params, tokens[0], tokens)
+        np.testing.assert_allclose(result[b, n], expected, rtol=1e-5, atol=5e-5)
+
+
+def normal_row(params: dict, x: np.ndarray) -> np.ndarray:
+    x = (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+    return x * np.asarray(params["scale"]) + np.asarray(params["bias"])
+
+
+def encode_by_hand(params: dict, row: np.ndarray, length: int, positions: bool) -> np.ndarray:
+    """Attention over the pieces of one row, a token at a time."""
+    pieces = [row[i : i + length] for i in range(0, len(row), length)]
+    tokens = [project(params, "embed", piece) for piece in pieces]
+    if positions:
+        tokens = [token + wave(i, D) for i, token in enumerate(tokens)]
+    layer, ends = params["layer"], []
+    for token in tokens:
+        mid = normal_row(layer["attention_norm"], token + attend(layer["attention"], token, tokens))
+        hidden = project(layer, "expand", mid)
+        hidden = project(layer, "contract", 0.5 * hidden * (1 + erf(hidden / np.sqrt(2))))
+        ends.append(normal_row(layer["layer_norm"], mid + hidden))
+    return project(params, "project", np.concatenate(ends))
+
+
+@pytest.mark.parametrize("form", ["efficient", "literal"])
+@pytest.mark.parametrize(("length", "positions"), [(1, False), (1, True), (4, True)])
+def test_token_encoder_attends_over_the_pieces_of_each_row(length, positions, form):
+    module = TokenEncoder(8, length, form=form, positions=positions, width=D)
+    x = jnp.asarray(drawn(20, 2, 3, 8))
+    rng = np.random.default_rng(21)
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, False))["params"]
+    params = jax.tree.map(lambda a: (0.3 * rng.normal(size=a.shape)).astype(np.float32), shapes)
+    result = jax.jit(module.apply, static_argnums=2)({"params": params}, x, False)
+    for b, n in np.ndindex(2, 3):
+        expected = encode_by_hand(params, np.asarray(x[b, n], np.float64), length, positions)
+        np.testing.assert_allclose(result[b, n], expected, rtol=1e-4, atol=5e-5)
+
+
+def test_a_token_encoder_cuts_rows_into_equal_pieces_only():
+    with pytest.raises(UserError, match=r"d_model=8 must be a multiple of .*=3"):
+        TokenEncoder(8, 3).init(jax.random.key(0), jnp.zeros((1, 2, 8)), False)
+
+
+def test_a_block_with_layer_norm_treats_rows_alike_and_has_no_parameter_a_series():
+    block = Block("auto", 3, D, period=4, norm="layer")
+    shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), jnp.zeros((1, 3, D)), False))
+    assert set(shapes) == {"params"}
+    assert trees.size(shapes["params"]) == (4 * D * D + 4 * D) + 4 * D + (4 * D * D + 3 * D)
+    with pytest.raises(UserError, match=r"norm='group'.*'batch', 'layer'"):
+        Block("auto", 3, D, norm="group").init(jax.random.key(0), jnp.zeros((1, 3, D)), False)

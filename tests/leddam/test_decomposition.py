@@ -10,11 +10,14 @@ import pytest
 from rflib.core import trees
 from rflib.core.errors import UserError
 from rflib.methods.leddam.decomposition import (
+    CONSTRAINTS,
     KERNELS,
     LearnableDecomposition,
     band_matrix,
     correlate,
+    decomposition_size,
     initial_kernel,
+    kernel_mask,
     smooth,
 )
 from rflib.nn import variables
@@ -182,3 +185,98 @@ def test_variables_of_the_module_are_kept_apart_as_params_and_extra():
     first = variables.init(Both(3, "mov_frozen"), jax.random.key(0), (2, 8))
     assert first["params"] == {}
     assert set(first["extra"]["frozen"]) == {"kernel", "bias"}
+
+
+def first_params(module: LearnableDecomposition, length: int = 8) -> dict:
+    return module.init(jax.random.key(0), jnp.zeros((1, length)))["params"]
+
+
+def kernel_of(module: LearnableDecomposition, params: dict) -> np.ndarray:
+    return np.asarray(module.bind({"params": params}).kernel)
+
+
+def drawn(params: dict, seed: int = 0) -> dict:
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape), jnp.float32), params)
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+@pytest.mark.parametrize("name", ["softmax_gauss", "gauss", "uniform"])
+@pytest.mark.parametrize("taps", [1, 5, 49])
+def test_a_constrained_kernel_starts_like_the_free_one(taps, name, constraint):
+    module = LearnableDecomposition(taps, name, constraint=constraint)
+    params = first_params(module)
+    np.testing.assert_allclose(kernel_of(module, params), initial_kernel(name, taps), atol=1e-6)
+    assert trees.size(params) == decomposition_size(taps, constraint)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize("constraint", ["simplex", "symmetric"])
+def test_a_constrained_kernel_has_sum_1_and_no_negative_tap_whatever_is_trained(constraint):
+    module = LearnableDecomposition(7, constraint=constraint)
+    kernel = kernel_of(module, drawn(first_params(module)))
+    assert kernel.min() > 0
+    assert abs(kernel.sum() - 1) < 1e-6
+    assert (np.abs(kernel - kernel[::-1]).max() < 1e-7) == (constraint == "symmetric")
+
+
+def test_a_symmetric_kernel_lets_every_ramp_pass_away_from_the_ends():
+    module = LearnableDecomposition(7, constraint="symmetric")
+    params = {**drawn(first_params(module)), "bias": jnp.float32(0.25)}
+    ramp = 2.0 - 0.5 * jnp.arange(20.0)
+    main, residual = module.apply({"params": params}, ramp)
+    np.testing.assert_allclose(main[3:-3], ramp[3:-3] + 0.25, atol=1e-5)
+    np.testing.assert_allclose(main + residual, ramp, atol=1e-6)
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_a_bank_is_the_gated_sum_of_what_its_kernels_would_give(constraint):
+    bank = LearnableDecomposition(5, constraint=constraint, more_kernels=(1, 9))
+    params = drawn(first_params(bank))
+    assert trees.size(params) == decomposition_size(5, constraint, (1, 9))
+    gate = np.exp(np.asarray(params["gate"], np.float64))
+    gate /= gate.sum()
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 12)), jnp.float32)
+    word = "kernel" if constraint == "none" else "logits"
+    expected = np.full(x.shape, float(params["bias"]))
+    for share, taps, suffix in zip(gate, (5, 1, 9), ("", "_1", "_2"), strict=True):
+        one = LearnableDecomposition(taps, constraint=constraint)
+        own = {word: params[word + suffix], "bias": jnp.float32(0)}
+        expected += share * np.asarray(one.apply({"params": own}, x)[0])
+    np.testing.assert_allclose(bank.apply({"params": params}, x)[0], expected, atol=1e-5)
+
+
+def test_a_bank_starts_as_the_mean_of_its_kernels_and_freezes_as_a_mean_of_averages():
+    bank = LearnableDecomposition(3, more_kernels=(5,))
+    three, five = (np.asarray(initial_kernel("softmax_gauss", taps)) for taps in (3, 5))
+    expected = (np.pad(three, 1) + five) / 2
+    np.testing.assert_allclose(kernel_of(bank, first_params(bank)), expected, rtol=1e-6)
+    frozen = bank.clone(ld_init="mov_frozen").init(jax.random.key(0), jnp.zeros((1, 8)))
+    assert "params" not in frozen
+    side, middle = 0.1, (1 / 3 + 1 / 5) / 2
+    expected = [side, middle, middle, middle, side]
+    np.testing.assert_allclose(frozen["frozen"]["kernel"], expected, rtol=1e-6)
+
+
+def test_sizes_of_decompositions_in_numbers():
+    assert decomposition_size(25) == 26
+    assert decomposition_size(25, "symmetric") == 14
+    assert decomposition_size(13, "none", (25, 49)) == 13 + 25 + 49 + 3 + 1
+    assert decomposition_size(13, "symmetric", (25, 49)) == 7 + 13 + 25 + 3 + 1
+
+
+def test_the_kernel_mask_marks_all_parameters_of_a_decomposition_and_no_others():
+    bank = first_params(LearnableDecomposition(3, constraint="simplex", more_kernels=(5,)))
+    params = {"decomposition": bank, "head": {"bias": jnp.zeros(2)}, "decomposition_x": jnp.ones(1)}
+    mask = kernel_mask(params)
+    assert mask["decomposition"] == dict.fromkeys(("bias", "gate", "logits", "logits_1"), True)
+    assert mask["head"] == {"bias": False}
+    assert mask["decomposition_x"] is False
+
+
+def test_unknown_constraints_and_even_further_kernels_are_refused():
+    x = jnp.zeros((1, 8))
+    with pytest.raises(UserError, match=r"kernel_constraint='sum'.*'none', 'simplex'"):
+        LearnableDecomposition(3, constraint="sum").init(jax.random.key(0), x)
+    with pytest.raises(UserError, match="kernel_size=4 must be odd"):
+        LearnableDecomposition(3, more_kernels=(4,)).init(jax.random.key(0), x)
