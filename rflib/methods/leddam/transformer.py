@@ -56,9 +56,8 @@ class CircularConvolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "batch time inner"]) -> Float[Array, "batch time outer"]:
-        fan_in = 3 * self.in_features
-        default = fan_in_uniform(fan_in)
-        weight = self.param("weight", self.weight_init or default, (self.features, fan_in))
+        default, shape = fan_in_uniform(3 * self.in_features), (self.features, 3 * self.in_features)
+        weight = self.param("weight", self.weight_init or default, shape)
         bias = self.param("bias", default, (self.features,)) if self.use_bias else None
         taps = jnp.concatenate([jnp.roll(x, 1, 1), x, jnp.roll(x, -1, 1)], -1)
         return affine(taps.astype(weight.dtype), weight, bias)
@@ -277,9 +276,8 @@ class Transformer(nn.Module):
     ) -> Float[Array, "batch pred_len n_series"]:
         self._check(x, marks)
         known = min(self.label_len, x.shape[1])
-        past = future = None
-        if marks is not None:
-            past, future = marks[:, : x.shape[1]], marks[:, x.shape[1] - known :]
+        past = None if marks is None else marks[:, : x.shape[1]]
+        future = None if marks is None else marks[:, x.shape[1] - known :]
         tokens = self.encoder_embedding(x, past, train)
         for number, layer in enumerate(self.encoder):
             tokens = layer(tokens, train)
