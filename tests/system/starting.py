@@ -157,8 +157,10 @@ def noted(workdir: Path, text: str) -> int:
 
 
 def lines(workdir: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without the field `time`."""
-    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    """metrics.jsonl, which the first line makes, without the field `time`."""
+    file = workdir / "metrics.jsonl"
+    text = file.read_text() if file.exists() else ""
+    records = [json.loads(line) for line in text.splitlines()]
     assert all(record.pop("time") > 0 for record in records)
     return records
 

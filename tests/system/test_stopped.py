@@ -13,21 +13,22 @@ def stopped_at(text, processes):
     """The step at which all processes left; each has said in one line how to go on."""
     said = [line for line in text.splitlines() if line.startswith("stopped by SIGTERM")]
     assert len(said) == processes, text
-    steps = {int(re.match(r"\D+ at step (\d+) of \d+ of fit, saved", line)[1]) for line in said}
+    steps = {int(re.search(r"saved at step (\d+)/\d+ of fit", line)[1]) for line in said}
     assert len(steps) == 1, f"they left at different steps:\n{text}"
     assert all(f"python -m tests.system.job --config={CONFIG}" in line for line in said)
     assert "Traceback" not in text
     return steps.pop()
 
 
-def interrupt(workdir, *flags, processes, **job):
+def interrupt(workdir, *flags, processes):
     """SIGTERM from outside, in the middle, to the last of the processes; where they left."""
-    jobs = start(workdir, *flags, processes=processes, pace=0.01, **job)
     before = checkpoints(workdir)[-1:]
-    jobs[0].until(lambda: checkpoints(workdir)[-1:] > before, "a new checkpoint")
-    if processes > 1:  # meanwhile the lock of the first process holds the directory for all
+    jobs = start(workdir, *flags, processes=processes, pace=0.2 if processes > 1 else 0.01)
+    if processes > 1:  # the lock of the first process holds the directory for all
+        jobs[0].until((workdir / "lock").exists, "a lock")
         refused = ended(start(workdir, *flags), 2)
         assert f"is in use by process {jobs[0].process.pid} on" in refused
+    jobs[0].until(lambda: checkpoints(workdir)[-1:] > before, "a new checkpoint")
     jobs[-1].process.terminate()
     return stopped_at(ended(jobs, 4), len(jobs))
 
