@@ -66,8 +66,10 @@ class Checkpointer:
         try:
             if kind is None:
                 self.wait()
-            elif self._join() and self._error:  # do not hide the error that is on its way
-                self._note(str(self._failure(self._error)))
+            elif self._join() and self._error:
+                # Neither this failure nor a log on the same disk may hide the error on its way.
+                with contextlib.suppress(UserError, OSError):
+                    self._note(str(self._failure(self._error)))
         finally:
             self._orbax.close()
 

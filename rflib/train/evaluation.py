@@ -135,6 +135,7 @@ class Tracker:
         self.step = np.full(seeds, -1, np.int64)
         self.stale = np.zeros(seeds, np.int64)
         self.active = np.ones(seeds, bool)
+        self.running = True  # some seed is active; asked at every step
         self.saved = -1  # the step under which the best view was last saved
         self.evaluated = 0  # the last step whose evals are complete
 
@@ -158,6 +159,7 @@ class Tracker:
         self.step = np.where(improved, step, self.step)
         if self._stop is not None:
             self.active = self.active & (self.stale < self._stop.patience)
+            self.running = bool(self.active.any())
         if improved.any():
             self.saved = step
         return improved
@@ -180,5 +182,6 @@ class Tracker:
         self.step = host["step"].astype(np.int64)
         self.stale = host["stale"].astype(np.int64)
         self.active = host["active"].astype(bool)
+        self.running = bool(self.active.any())
         self.saved = int(host["saved"])
         self.evaluated = int(host["evaluated"])

@@ -148,7 +148,7 @@ class _Phase:
         if self.guard.poll() or (self._missed() and not self._events()):
             self._leave()
         begun = time.perf_counter()
-        while self.done < self.steps and tracker.active.any():
+        while self.done < self.steps and tracker.running:
             profile.at(self.done)
             rows = program.rows(self.done)
             self.carry, out = self.compiled(self.carry, program.data, rows, program.keys)

@@ -55,9 +55,9 @@ class Program:
         self.step, self.seeds, self.stacked, self.scan, self.mesh = step, seeds, stacked, scan, mesh
         self._batch = batch
         self._everywhere = meshes.replicated(mesh)
-        self.data = jax.device_put(data, self._everywhere)
+        self.data = self.put(data)
         roots = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
-        self.keys = jax.device_put(roots if stacked else roots[0], self._everywhere)
+        self.keys = self.put(roots if stacked else roots[0])
         shapes = jax.eval_shape(self._init, self.keys)
         state = meshes.shardings(shapes.state, rules, mesh)
         if stacked:
@@ -151,7 +151,7 @@ class Program:
             each = [self.host_rows(step + i) for i in range(self.scan)]
             host = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
         if self.stacked:
-            return jax.device_put(host, self._everywhere)
+            return self.put(host)
         return meshes.place_rows(host, self.mesh, lead=int(self.scan > 1))
 
     def examples(self) -> int:
@@ -168,8 +168,19 @@ class Program:
         return keys.named(jax.random.key(self.seeds[seed]), "eval", name, step)
 
     def put(self, tree: PyTree) -> PyTree:
-        """Small host arrays as global arrays, which checkpoints of several processes need."""
-        return jax.device_put(tree, self._everywhere)
+        """Values that all processes have alike, as global arrays that every device holds whole."""
+        if jax.process_count() == 1:
+            return jax.device_put(tree, self._everywhere)
+
+        def one(leaf: Any) -> Array:
+            # device_put refuses keys here, and compares all others between the processes.
+            host = np.asarray(trees.raw(leaf))
+            whole = jax.make_array_from_callback(host.shape, self._everywhere, host.__getitem__)
+            if not trees.is_key(leaf):
+                return whole
+            return jax.random.wrap_key_data(whole, impl=jax.random.key_impl(leaf))
+
+        return jax.tree.map(one, tree)
 
 
 def check_arguments(

@@ -111,11 +111,15 @@ def make_hooks(every: int, job: dict[str, Any]) -> list[Hook]:
     resident: list[tuple[int, int]] = []
 
     def after(info: StepInfo) -> None:
+        saves = info.run.workdir / "phases" / "fit" / "checkpoints"
+        if info.step in (job.get("disk full at"), job.get("disk read only at")):
+            while not list(saves.glob("*/manifest.json")):
+                time.sleep(0.01)  # the save in the background shall not fail too
         if info.step == job.get("disk full at"):
             limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
             resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest file"], limit))
-        if info.step == job.get("disk read-only at"):
-            (info.run.workdir / "phases" / "fit" / "checkpoints").chmod(0o555)
+        if info.step == job.get("disk read only at"):
+            saves.chmod(0o555)
             if os.geteuid() == 0:
                 os.seteuid(65534)  # root may write everywhere
         if "memory" in job:

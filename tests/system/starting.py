@@ -2,18 +2,29 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rflib.run.cli import execute
+
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "tests" / "system" / "config.py"
+EVERY_STEP = ("--config.steps=100", "--config.log=1")
 PATIENCE = 120  # seconds; a job gives up by itself before
+
+
+def variable(job: Mapping[str, Any]) -> str:
+    """The variable JOB: its keys have spaces where Python's keywords have underscores."""
+    return json.dumps({name.replace("_", " "): value for name, value in job.items()})
 
 
 class Job:
@@ -35,7 +46,7 @@ class Job:
         command = [sys.executable, "-m", "tests.system.job", f"--config={CONFIG}:{variant}"]
         command += [f"--workdir={workdir}", "--quiet", *flags]
         environment = os.environ | {
-            "JOB": json.dumps({name.replace("_", " "): value for name, value in job.items()}),
+            "JOB": variable(job),
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         }
         if place is not None:
@@ -98,6 +109,33 @@ def start(workdir: Path, *flags: str, processes: int = 0, **settings: Any) -> li
     ]
 
 
+def command_line(*argv: str, status: int = 0, **job: Any) -> None:
+    """The job's command line in this process, on its eight devices; `job` as for Job."""
+    from tests.system.job import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JOB", variable(job))
+        assert execute(main, {}, argv) == status
+
+
+def here(workdir: Path, *flags: str, status: int = 0, **job: Any) -> Path:
+    """A run by `command_line`; its directory."""
+    command_line(
+        f"--config={CONFIG}", f"--workdir={workdir}", "--quiet", *flags, status=status, **job
+    )
+    return workdir
+
+
+def rewound(workdir: Path, copy: Path, *, checkpoint: bool = True) -> Path:
+    """A copy of a finished run as it was before its end, or before its newest checkpoint."""
+    shutil.copytree(workdir, copy)
+    (copy / "phases/fit/done.json").unlink()
+    (copy / "DONE").unlink()
+    if not checkpoint:
+        shutil.rmtree(copy / f"phases/fit/checkpoints/{checkpoints(copy)[-1]}")
+    return copy
+
+
 def ended(jobs: list[Job], status: int) -> str:
     """Waits for all; they must have this exit status. Returns what they said."""
     statuses = [job.wait() for job in jobs]
@@ -119,8 +157,10 @@ def noted(workdir: Path, text: str) -> int:
 
 
 def lines(workdir: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without the field `time`."""
-    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    """metrics.jsonl, which the first line makes, without the field `time`."""
+    file = workdir / "metrics.jsonl"
+    text = file.read_text() if file.exists() else ""
+    records = [json.loads(line) for line in text.splitlines()]
     assert all(record.pop("time") > 0 for record in records)
     return records
 

@@ -552,7 +552,12 @@ def test_sigkill_at_any_moment_leaves_a_usable_directory(tmp_path):
 
 def test_an_error_on_its_way_is_not_hidden_by_a_failed_save(tmp_path):
     notes: list[str] = []
-    with pytest.raises(KeyError), Checkpointer(tmp_path, note=notes.append) as checkpoints:
+
+    def note(text: str) -> None:  # writes where nothing can be written any more
+        notes.append(text)
+        raise UserError("log.txt cannot be written")
+
+    with pytest.raises(KeyError), Checkpointer(tmp_path, note=note) as checkpoints:
         checkpoints.save(1, small(1), block=True)
         shutil.rmtree(tmp_path)
         tmp_path.write_text("the disk is gone")
