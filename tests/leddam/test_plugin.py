@@ -14,8 +14,13 @@ from rflib.core import trees
 from rflib.core.errors import UserError
 from rflib.methods.leddam.baselines import DLinear
 from rflib.methods.leddam.decomposition import kernel_mask
+from rflib.methods.leddam.informer import Informer
+from rflib.methods.leddam.lightts import LightTS
+from rflib.methods.leddam.lstm import LSTM
 from rflib.methods.leddam.model import Leddam
 from rflib.methods.leddam.plugin import SPLITS, PlugIn
+from rflib.methods.leddam.scinet import SCINet
+from rflib.methods.leddam.transformer import Transformer
 from rflib.nn import variables
 from rflib.nn.linear import Linear
 
@@ -161,6 +166,31 @@ def test_batch_statistics_of_the_backbone_are_kept_and_its_own_kernel_is_masked_
     on = {n for n, leaf in trees.named_leaves(kernel_mask(shapes["params"])).items() if leaf}
     owners = ("decomposition", "backbone/decomposition")
     assert on == {f"{owner}/{leaf}" for owner in owners for leaf in ("kernel", "bias")}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LightTS(N, T, S, d_model=16, chunk_size=5),
+        lambda: SCINet(N, T, S, n_levels=2),
+        lambda: LSTM(N, T, S, hidden=4),
+        lambda: Transformer(N, T, S, d_model=8, d_ff=8, n_heads=2, label_len=4),
+        lambda: Informer(N, T, S, d_model=8, d_ff=8, n_heads=2, label_len=4),
+    ],
+    ids=["LightTS", "SCINet", "LSTM", "Transformer", "Informer"],
+)
+def test_every_forecaster_of_the_study_can_be_plugged_in(make):
+    module = PlugIn(make())
+    key = jax.random.key(0)
+    values = jax.eval_shape(lambda: variables.init(module, key, (1, T, N)))
+    bare = jax.eval_shape(lambda: variables.init(module.backbone, key, (1, T, N)))
+    assert trees.size(values["params"]) == trees.size(bare["params"]) + (T + 1) * S + 26
+    x = jax.ShapeDtypeStruct((4, T, N), jnp.float32)
+    ahead, extra = jax.eval_shape(
+        lambda v, x: variables.apply(module, v, x, train=True, key=key), values, x
+    )
+    assert (ahead.shape, ahead.dtype) == ((4, S, N), jnp.float32)
+    assert jax.tree.structure(extra) == jax.tree.structure(values["extra"])
 
 
 def test_marks_reach_the_backbone():

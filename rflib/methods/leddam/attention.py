@@ -19,9 +19,9 @@ from jaxtyping import Float
 
 from rflib.core.checks import multiple_of, one_of, positive_int
 from rflib.methods.leddam.ablations import TOKEN_WIDTH
-from rflib.methods.leddam.embedding import sinusoid
 from rflib.nn.linear import Linear, add_row, affine, gelu
 from rflib.nn.norm import BatchNorm, LayerNorm
+from rflib.nn.position import sinusoid
 
 FORMS = ("efficient", "literal")
 
@@ -127,7 +127,7 @@ class AutoAttention(Projections):
         table, asking = None, x
         if self.positions:
             count = token_count(self.d_model, self.period)
-            table = jnp.asarray(sinusoid(count, self.d_model), x.dtype)
+            table = sinusoid(count, self.d_model).astype(x.dtype)
             asking = add_row(x, table[0])
         if self.form == "efficient":
             weights, mixed = _attend(self.folded_query(asking), x, self.period, table)
@@ -217,6 +217,6 @@ class TokenEncoder(nn.Module):
     def __call__(self, x: Float[Array, "batch n_series width"], train: bool) -> Array:
         tokens = self.embed(x.reshape(-1, self.d_model // self.length, self.length))
         if self.positions:
-            tokens += jnp.asarray(sinusoid(*tokens.shape[1:]), tokens.dtype)[None]
+            tokens += sinusoid(*tokens.shape[1:]).astype(tokens.dtype)[None]
         tokens = self.layer(tokens, train)
         return self.project(tokens.reshape(*x.shape[:-1], -1))

@@ -28,19 +28,14 @@ def _normalised(table: np.ndarray) -> Array:
     return jnp.asarray(centred / (10 * centred.std(ddof=1)), jnp.float32)
 
 
-def sinusoid(length: int, width: int) -> Float[np.ndarray, "length width"]:
-    """sin and cos(n 10000^(-2i/D)) in columns 2i and 2i + 1, for n = 0, 1, ...; float64."""
-    frequency = 10000.0 ** (-np.arange(0, width, 2) / width)
-    angle = np.arange(length)[:, None] * frequency
-    table = np.empty((length, width))
-    table[:, 0::2] = np.sin(angle)
-    table[:, 1::2] = np.cos(angle)[:, : width // 2]
-    return table
-
-
 def sincos(n_series: int, d_model: int) -> Float[Array, "n_series d_model"]:
-    """The sinusoid, normalised."""
-    return _normalised(sinusoid(n_series, d_model))
+    """sin and cos(n 10000^(-2i/D)) in even and odd columns, normalised."""
+    frequency = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
+    angle = np.arange(n_series)[:, None] * frequency
+    table = np.empty((n_series, d_model))
+    table[:, 0::2] = np.sin(angle)
+    table[:, 1::2] = np.cos(angle)[:, : d_model // 2]
+    return _normalised(table)
 
 
 def line(n_series: int, power: float) -> Float[Array, "n_series 1"]:
