@@ -5,7 +5,7 @@ import gzip
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ _MISSING = {"", "na", "n/a", "nan", "null", "none", "nil", "-", "?", "#n/a"}
 class Series(NamedTuple):
     """values [L, N] in file order of rows; names of the N columns; dates [L] or None.
 
+    A value is NaN where it is missing, which only `read_series(..., gaps=True)` lets through.
     first_line: line of the file (from 1) that holds row 0, for messages. source: the file.
     """
 
@@ -49,7 +50,7 @@ class _Table(NamedTuple):
     first_line: int
 
 
-def read_series(path: str | Path, *, header: bool | None = None) -> Series:
+def read_series(path: str | Path, *, header: bool | None = None, gaps: bool = False) -> Series:
     """Reads a CSV file (also .gz) of numeric columns and at most one date column.
 
     The delimiter is the comma, semicolon or tab that the first line has most of. The date column is
@@ -62,6 +63,8 @@ def read_series(path: str | Path, *, header: bool | None = None) -> Series:
         path: the file.
         header: whether the first line holds column names. None: it does if one of its cells is
             neither a number nor a date. Without header the names are "0", "1", ...
+        gaps: a missing value (an empty cell, or a word such as NA, nan, null) becomes NaN; it is an
+            error otherwise. Other cells that are no finite numbers always are.
 
     Raises:
         UserError: naming file, line and column, for a missing value, a cell that is no number or no
@@ -73,7 +76,7 @@ def read_series(path: str | Path, *, header: bool | None = None) -> Series:
     columns = [index for index in range(len(table.names)) if index != date]
     if not columns:
         raise UserError(f"{table.source}: there is no column of numbers")
-    values = _numbers(table, columns)
+    values = _numbers(table, columns, gaps)
     dates = None
     if date is not None:
         cells = [line.split(table.delimiter, date + 1)[date] for line in table.body]
@@ -153,28 +156,38 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _numbers(table: _Table, columns: list[int]) -> np.ndarray:
-    """The cells of `columns` [L, N] in float64, parsed in C; slow only when there is an error."""
+def _numbers(table: _Table, columns: list[int], gaps: bool) -> np.ndarray:
+    """The cells of `columns` [L, N] in float64, parsed in C; slow with gaps or an error only."""
     try:
         values = np.loadtxt(
             table.body, delimiter=table.delimiter, usecols=columns, ndmin=2, comments=None
         )
     except ValueError:
         values = None
-    if values is None or not np.isfinite(values).all():
-        raise UserError(_complaint(table, columns))
-    return values
+    if values is not None and np.isfinite(values).all():
+        return values
+    rows = [[cells[column].strip() for column in columns] for cells in _cells(table)]
+    bad = [
+        (row, columns[place], cell)
+        for row, cells in enumerate(rows)
+        for place, cell in enumerate(cells)
+        if not _is_finite(cell) and not (gaps and cell.lower() in _MISSING)
+    ]
+    if bad or not gaps:
+        raise UserError(_complaint(table, bad))
+    return np.array([[float(c) if _is_finite(c) else np.nan for c in cells] for cells in rows])
 
 
-def _complaint(table: _Table, columns: list[int]) -> str:
-    """Names the first cell that is no finite number, and says how many others there are."""
-    bad: list[tuple[int, int, str]] = []
-    for row, line in enumerate(table.body):
-        cells = line.split(table.delimiter)
-        for column in columns:
-            cell = cells[column].strip()
-            if not _is_number(cell) or not np.isfinite(float(cell)) or "_" in cell:
-                bad.append((row, column, cell))
+def _cells(table: _Table) -> Iterator[list[str]]:
+    return (line.split(table.delimiter) for line in table.body)
+
+
+def _is_finite(cell: str) -> bool:
+    return _is_number(cell) and bool(np.isfinite(float(cell))) and "_" not in cell
+
+
+def _complaint(table: _Table, bad: list[tuple[int, int, str]]) -> str:
+    """Names the first cell (row, column, text) that is no finite number, and counts the others."""
     if not bad:
         return f"{table.source}: the numbers cannot be read"
     row, column, cell = bad[0]
@@ -183,7 +196,7 @@ def _complaint(table: _Table, columns: list[int]) -> str:
     rows = len(table.body)
     if cell.lower() in _MISSING:
         text = f"{place}: missing value ({cell!r})"
-        advice = "fill or remove them"
+        advice = "fill or remove them, or read them as gaps"
     else:
         text = f"{place}: {cell!r} is not a finite number"
         advice = "mend or remove them"
@@ -211,12 +224,20 @@ def check_series(series: Series, *, rows: tuple[int, int] | None = None, least: 
         raise UserError(f"{series.source}: {length} rows are too few, {least} are needed")
     first, last = rows or (0, length)
     part = series.values[first:last]
-    constant = np.flatnonzero((part == part[0]).all(axis=0))
+    missing = np.isnan(part)
+    if missing.all(axis=0).any():
+        column = int(missing.all(axis=0).argmax())
+        raise UserError(
+            f"{series.where(first, column)}: no value up to line {series.first_line + last - 1}; "
+            "remove the column"
+        )
+    value = part[missing.argmin(axis=0), np.arange(part.shape[1])]  # the first one observed
+    constant = np.flatnonzero((missing | (part == value[None])).all(axis=0))
     if len(constant):
         column = int(constant[0])
         more = f" (and {len(constant) - 1} more columns)" if len(constant) > 1 else ""
         raise UserError(
-            f"{series.where(first, column)}: the column is constant, {part[0, column]:g} up to "
+            f"{series.where(first, column)}: the column is constant, {value[column]:g} up to "
             f"line {series.first_line + last - 1}{more}; a series without variation cannot be "
             "standardised: remove it"
         )

@@ -30,10 +30,15 @@ class Standardiser(NamedTuple):
 def fit_standardiser(rows: Float[np.ndarray, "rows channels"]) -> Standardiser:
     """Mean and population standard deviation (ddof 0) of each channel, in float64.
 
+    NaN is left out; a channel must have a number.
     A constant channel gets its value as mean and scale 1: it becomes 0. (Its computed deviation
     is rounding noise, by which it must not be divided.)
     """
     values = np.asarray(rows, np.float64)
-    constant = (values == values[0]).all(axis=0)
-    mean = np.where(constant, values[0], values.mean(axis=0))
-    return Standardiser(mean, np.where(constant, 1.0, values.std(axis=0)))
+    missing = np.isnan(values)
+    first = values[missing.argmin(axis=0), np.arange(values.shape[1])]
+    constant = (missing | (values == first[None])).all(axis=0)
+    # Sums without NaN are left to the plain functions: their rounding is part of the protocol.
+    average, deviation = (np.nanmean, np.nanstd) if missing.any() else (np.mean, np.std)
+    mean = np.where(constant, first, average(values, axis=0))
+    return Standardiser(mean, np.where(constant, 1.0, deviation(values, axis=0)))

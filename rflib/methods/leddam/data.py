@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from rflib.core.checks import choose, one_of, positive_int
 from rflib.core.errors import UserError
@@ -28,6 +28,7 @@ from rflib.data import (
     starts,
     window_count,
 )
+from rflib.methods.leddam.gaps import fill_gaps, observed_share
 from rflib.methods.leddam.generator import FORMS, PERIODS, generate
 
 _ETT_URL = (
@@ -96,6 +97,8 @@ class ForecastData:
     the latter. columns: names of the N series. values: physical units. series: standardised with
     the training rows' statistics, float32. parts: rows of train, valid and test, the last two with
     look-back. season: rows of the naive period. dates: datetime64[s], or None.
+    observed: None, or, where the file has gaps, which values it has: elsewhere `values` is NaN, and
+    `series` the last value before, or the training mean if there is none.
     """
 
     name: str
@@ -110,11 +113,16 @@ class ForecastData:
     seq_len: int
     pred_len: int
     season: int
+    observed: Bool[np.ndarray, "L N"] | None = None
 
     def starts(self, part: str) -> Int[np.ndarray, "M"]:
         """First rows of all windows of "train", "valid" or "test", in time order."""
         one_of("part", part, Parts._fields)
         return starts(getattr(self.parts, part), self.seq_len, self.pred_len)
+
+    def density(self, part: str) -> float:
+        """Share of the targets of a part's windows that were observed."""
+        return observed_share(self.observed, self.starts(part), self.seq_len, self.pred_len)
 
 
 def filenames(name: str) -> tuple[str, ...]:
@@ -162,6 +170,7 @@ def load(
     rows: int = 3000,
     channels: int = 5,
     seed: int = 0,
+    gaps: bool = False,
     required: bool = False,
     notice: Callable[[str], None] = print,
 ) -> ForecastData:
@@ -175,15 +184,18 @@ def load(
         target: column that is moved to the end; "" is OT if there is one, else none.
         rows, channels, seed: of the generator, used for "synthetic" and, with a notice, for a
             benchmark that is not found, unless `required`.
+        gaps: missing values are gaps, filled where they are a past and not counted where they are
+            a future; an error otherwise.
 
     Raises:
         UserError: nothing found (with the ways to get it), a malformed file (line and column), a
-            series too short for one window in each part (with the rows needed).
+            series too short for one window in each part (with the rows needed), a part without one
+            observed target.
     """
     positive_int("seq_len", seq_len)
     positive_int("pred_len", pred_len)
     if is_own_file(path):
-        return _own(Path(path).expanduser(), seq_len, pred_len, target)
+        return _own(Path(path).expanduser(), seq_len, pred_len, target, gaps)
     one_of("name", name, (*LAYOUTS, GENERATED))
     if name == GENERATED:
         return _generated(name, rows, channels, seed, seq_len, pred_len)
@@ -198,21 +210,21 @@ def load(
     )
     if found is None:
         return _generated(name, rows, channels, seed, seq_len, pred_len)
-    series = read_series(found, header=LAYOUTS[name].header)
+    series = read_series(found, header=LAYOUTS[name].header, gaps=gaps)
     published = (LAYOUTS[name].rows, FORMS[name].channels)
     if series.values.shape != published:
         notice(f"{found}: {series.values.shape} rows and columns; {name} as published: {published}")
     return _prepare(name, series, seq_len, pred_len, target, LAYOUTS[name].season)
 
 
-def _own(path: Path, seq_len: int, pred_len: int, target: str) -> ForecastData:
-    series = read_series(path)
+def _own(path: Path, seq_len: int, pred_len: int, target: str, gaps: bool) -> ForecastData:
+    series = read_series(path, gaps=gaps)
     check_series(series, least=least_rows(seq_len, pred_len))
     parts = split("", len(series.values), seq_len)
     check_series(series, rows=(parts.train.start, parts.train.stop))
     name = path.name.removesuffix(".gz").rsplit(".", 1)[0]
     # "" and not the file's stem: own data are split 70/10/20 whatever they are called.
-    data = _prepare("", series, seq_len, pred_len, target, _season(series.dates))
+    data = _prepare("", series, seq_len, pred_len, target, naive_season(series.dates))
     return replace(data, name=name)
 
 
@@ -246,20 +258,29 @@ def _prepare(
     ordered = [column for column in series.names if column != target] + [target]
     series = select(series, ordered)
     standardiser = fit_standardiser(series.values[parts.train.start : parts.train.stop])
-    return ForecastData(
+    missing = np.isnan(series.values)
+    standardised = standardiser.apply(fill_gaps(series.values, standardiser.mean))
+    data = ForecastData(
         name=name,
         origin=series.source,
         generated=False,
         columns=series.names,
         values=series.values,
-        series=standardiser.apply(series.values).astype(np.float32),
+        series=standardised.astype(np.float32),
         dates=series.dates,
         standardiser=standardiser,
         parts=parts,
         seq_len=seq_len,
         pred_len=pred_len,
         season=season,
+        observed=~missing if missing.any() else None,
     )
+    for part in Parts._fields:
+        try:
+            data.density(part)
+        except UserError as error:
+            raise UserError(f"{series.source}: the {part} part: {error}") from error
+    return data
 
 
 def least_rows(seq_len: int, pred_len: int) -> int:
@@ -272,7 +293,7 @@ def least_rows(seq_len: int, pred_len: int) -> int:
         rows += 1
 
 
-def _season(dates: np.ndarray | None) -> int:
+def naive_season(dates: np.ndarray | None) -> int:
     """Rows of a day for data finer than daily, of a week for daily, of a year for coarser data."""
     if dates is None or len(dates) < 2:
         return 24

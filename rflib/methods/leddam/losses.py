@@ -8,23 +8,32 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+
+from rflib.methods.leddam.gaps import window_means
 
 
 def mse(
     forecast: Float[Array, "batch pred_len n_series"],
     target: Float[Array, "batch pred_len n_series"],
+    observed: Bool[Array, "batch pred_len n_series"] | None = None,
+    density: float = 1.0,
 ) -> Float[Array, " batch"]:
-    """Mean over steps and series of the squared error."""
-    return jnp.mean(jnp.square(forecast - target), (1, 2))
+    """Mean over steps and series of the squared error.
+
+    observed, density: what counts, and which share of all targets that is; see `window_means`.
+    """
+    return window_means(jnp.square(forecast - target), observed, density)
 
 
 def mae(
     forecast: Float[Array, "batch pred_len n_series"],
     target: Float[Array, "batch pred_len n_series"],
+    observed: Bool[Array, "batch pred_len n_series"] | None = None,
+    density: float = 1.0,
 ) -> Float[Array, " batch"]:
-    """Mean over steps and series of the absolute error."""
-    return jnp.mean(jnp.abs(forecast - target), (1, 2))
+    """Mean over steps and series of the absolute error; `observed` and `density` as in `mse`."""
+    return window_means(jnp.abs(forecast - target), observed, density)
 
 
-LOSSES: dict[str, Callable[[Array, Array], Array]] = {"mse": mse, "mae": mae}
+LOSSES: dict[str, Callable[..., Array]] = {"mse": mse, "mae": mae}

@@ -6,10 +6,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from rflib.core.checks import in_range
 from rflib.data import windows
+from rflib.methods.leddam.gaps import observed_share
 
 
 def repeat_last(x: Float[Array, "B T N"], pred_len: int) -> Float[Array, "B S N"]:
@@ -51,11 +52,13 @@ def naive_errors(
     pred_len: int,
     season: int,
     batch: int = 256,
+    observed: Bool[Array | np.ndarray, "L N"] | None = None,
 ) -> dict[str, dict[str, Float[Array, ""]]]:
     """Mean squared and absolute error of every naive forecast over all windows at `starts`.
 
     Returns {forecast: {"mse": ..., "mae": ...}}, true means over windows, steps and series whatever
     `batch` is; that only bounds the memory (batch * (seq_len + pred_len) * N floats).
+    observed: which values count as targets; all.
     """
     forecasts = naive_forecasts(seq_len, season)
     count = starts.shape[0]
@@ -63,14 +66,20 @@ def naive_errors(
     places = jnp.arange(-(-count // batch) * batch)
     padded = jnp.asarray(starts)[jnp.minimum(places, count - 1)].reshape(-1, batch)
     counts = (places < count).reshape(-1, batch, 1, 1)
+    share = 1.0
+    if observed is not None:
+        share = observed_share(np.asarray(observed), np.asarray(starts), seq_len, pred_len)
 
     def sums(arguments: tuple[Array, Array]) -> dict[str, dict[str, Array]]:
         x, y = windows(series, arguments[0], seq_len, pred_len)
+        weight = arguments[1]
+        if observed is not None:
+            weight &= windows(jnp.asarray(observed), arguments[0], seq_len, pred_len)[1]
         result = {}
         for name, forecast in forecasts.items():
-            error = jnp.where(arguments[1], forecast(x, pred_len) - y, 0)
+            error = jnp.where(weight, forecast(x, pred_len) - y, 0)
             result[name] = {"mse": jnp.mean(error**2), "mae": jnp.mean(jnp.abs(error))}
         return result
 
     means = jax.lax.map(sums, (padded, counts))
-    return jax.tree.map(lambda mean: jnp.sum(mean) * (batch / count), means)
+    return jax.tree.map(lambda mean: jnp.sum(mean) * (batch / count / share), means)
