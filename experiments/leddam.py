@@ -21,6 +21,7 @@ def main(config: Any, run: Any) -> None:
     from experiments.forecasting import claims, figures
     from experiments.forecasting.data import data_sets
     from experiments.forecasting.predict import keep_scaling
+    from experiments.forecasting.study_figures import draw_studies
     from experiments.forecasting.training import train_cell
     from rflib.train.mesh import make_mesh
 
@@ -33,6 +34,7 @@ def main(config: Any, run: Any) -> None:
     if not cells:
         raise UserError(f"none of the data sets {', '.join(config.data.names)} was found")
     figures.draw(run, cells)
+    draw_studies(run, cells, config.expect.margin)
     claims.state(config, run, cells)
 
 

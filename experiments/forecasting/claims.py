@@ -3,38 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.forecasting.models import TITLES
+from experiments.forecasting import quality, studies
+from experiments.forecasting.forecasters import BACKBONES, PEERS, TITLES
+from experiments.forecasting.studies import short
 from experiments.forecasting.training import Cell
 from rflib.core import trees
-
-LEFT = {
-    "C1": (
-        "the trainable kernel follows the trend of a series better than a moving average",
-        "takes DTW and spectral similarities of raw series; this experiment forecasts only",
-    ),
-    "C2": (
-        "attention over series and over delayed copies, in parallel, models dependencies "
-        "between and variations within series",
-        "both branches are trained; what each gives takes runs without it",
-    ),
-    "C3": (
-        "delayed copies carry temporal order without positional encoding",
-        "takes point-wise and patch-wise attention with and without positions",
-    ),
-    "C5": (
-        "the learnable decomposition in front of other forecasters lowers their MSE by "
-        "11.87 to 48.56 %",
-        "takes those forecasters with and without it",
-    ),
-    "C6": (
-        "in DLinear, the trainable kernel is better than the moving average",
-        "DLinear is trained with one kernel only",
-    ),
-    "C7": (
-        "leaving out either attention branch or the decomposition raises the error",
-        "takes runs without them",
-    ),
-}
 
 
 def tabulate(config: Any, run: Any, cells: Sequence[Cell]) -> None:
@@ -48,6 +21,27 @@ def tabulate(config: Any, run: Any, cells: Sequence[Cell]) -> None:
     for model in cells[-1].outcomes:
         for metric in ("mse", "mae"):
             run.metric(f"{cells[-1].name}/{model}/{metric}", cells[-1].mean(model, metric))
+    for name, rows, text in (
+        (
+            "ablation",
+            studies.ablation_table(cells),
+            "MSE of each arm less that of the full model, with 95 % intervals over pairs.",
+        ),
+        (
+            "plugin_gain",
+            studies.plugin_table(cells),
+            "What a split in front of each forecaster saves: 1 - mean / mean and mean of 1 - "
+            "ratio over the cells; the 95 % interval is of the mean over (cell, seed) pairs.",
+        ),
+        ("plugin_cells", studies.plugin_cells(cells), "The same, cell by cell."),
+        (
+            "attention_order",
+            quality.order_table(cells),
+            "Errors by kind of token, without and with positions; 95 % intervals over the seeds.",
+        ),
+    ):
+        if rows:
+            run.table(name, rows, caption=text)
 
 
 def errors_table(config: Any, cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -120,10 +114,21 @@ def state(config: Any, run: Any, cells: Sequence[Cell]) -> None:
             _against_naive(config, run, cell)
     if config.data.missing == "skip":
         _skipped(config, run, cells)
-    for name, (text, reason) in sorted(LEFT.items()):
-        if name == "C5":
-            _against_models(config, run, cells)
-        run.claim(name, text, measured=None, verdict="undecided", reason=reason)
+    rows = quality.quality_table(config, cells)
+    if rows:
+        run.table(
+            "decomposition_quality",
+            rows,
+            caption="How well kernels of models trained for the longest horizon split raw test "
+            "windows of the last series: 1 is best.",
+        )
+    quality.state_quality(config, run, cells, rows)
+    studies.state_arms(config, run, "C2", cells)
+    quality.state_order(config, run, cells)
+    _against_models(config, run, cells)
+    studies.state_plugin(config, run, cells)
+    studies.state_arms(config, run, "C6", cells)
+    studies.state_arms(config, run, "C7", cells)
     _overhead(run, cells)
 
 
@@ -146,22 +151,16 @@ def _reproduction(config: Any, run: Any, cell: Cell) -> None:
         return
     paper_mse, paper_mae, tolerance = found
     close = abs(mse - paper_mse) <= tolerance and abs(mae - paper_mae) <= tolerance
-    short = _short(config, [cell], ["leddam"])
+    cut = short(config, [cell], ["leddam"])
     run.claim(
         name,
         f"{text}, within {tolerance:g} of the authors' logs",
         measured=measured,
         unit="MSE / MAE",
         paper=f"{paper_mse:.3f} / {paper_mae:.3f}",
-        verdict="undecided" if short else "holds" if close else "refuted",
-        reason=short,
+        verdict="undecided" if cut else "holds" if close else "refuted",
+        reason=cut,
     )
-
-
-def _short(config: Any, cells: Sequence[Cell], names: Sequence[str]) -> str:
-    """Why these models decide nothing, if config.steps ended a training before its time."""
-    cut = any(each.cut for cell in cells for name in names for each in cell.outcomes.get(name, ()))
-    return f"training was cut short by steps={config.steps}" if cut else ""
 
 
 def _skipped(config: Any, run: Any, cells: Sequence[Cell]) -> None:
@@ -173,15 +172,15 @@ def _skipped(config: Any, run: Any, cells: Sequence[Cell]) -> None:
 
 def _against_naive(config: Any, run: Any, cell: Cell) -> None:
     best = min(cell.naive, key=lambda name: cell.naive[name]["mse"])
-    mse, short = cell.mean("leddam", "mse"), _short(config, [cell], ["leddam"])
+    mse, cut = cell.mean("leddam", "mse"), short(config, [cell], ["leddam"])
     run.claim(
         f"naive {cell.name}",
         f"on {_described(cell)}, horizon {cell.data.pred_len}, Leddam beats every naive forecast "
         f"(the best one, {best}: {cell.naive[best]['mse']:.4f})",
         measured=mse,
         unit="MSE",
-        verdict="undecided" if short else "holds" if mse < cell.naive[best]["mse"] else "refuted",
-        reason=short,
+        verdict="undecided" if cut else "holds" if mse < cell.naive[best]["mse"] else "refuted",
+        reason=cut,
     )
 
 
@@ -194,18 +193,18 @@ def _against_models(config: Any, run: Any, cells: Sequence[Cell]) -> None:
         if cell.data.name in config.expect.leddam
         and not cell.data.generated
         and "leddam" in cell.outcomes
-        and len(cell.outcomes) > 1
+        and any(name in cell.outcomes for name in PEERS)
     ]
     if not usable:
         run.claim("C4", text.format("error"), measured=None, verdict="undecided",
                   reason="needs a benchmark of the paper and another trained model")  # fmt: skip
         return
     count = len(usable[0].outcomes["leddam"])
-    short = _short(config, usable, config.model.names)
+    cut = short(config, usable, ("leddam", *PEERS))
     for metric in ("mse", "mae"):
         gaps, overlaps = _gaps(usable, metric)
-        if short:
-            verdict, reason = "undecided", short
+        if cut:
+            verdict, reason = "undecided", cut
         elif min(gaps.values()) <= 0:
             verdict, reason = "refuted", ""
         elif overlaps:
@@ -229,7 +228,7 @@ def _gaps(cells: Sequence[Cell], metric: str) -> tuple[dict[str, float], list[st
     for cell in cells:
         own = [getattr(outcome, metric) for outcome in cell.outcomes["leddam"]]
         for model, outcomes in cell.outcomes.items():
-            if model == "leddam":
+            if model not in PEERS:
                 continue
             name = f"{TITLES[model]} on {cell.name}"
             gaps[name] = cell.mean(model, metric) - cell.mean("leddam", metric)
@@ -263,7 +262,9 @@ def _overhead(run: Any, cells: Sequence[Cell]) -> None:
     run.claim(
         "C8 size",
         "Leddam's size and latency lie between iTransformer's and Crossformer's and FEDformer's",
-        measured=", ".join(f"{TITLES[name]} {n}" for name, n in cell.parameters.items()),
+        measured=", ".join(
+            f"{TITLES[name]} {n}" for name, n in cell.parameters.items() if name in BACKBONES
+        ),
         unit=f"parameters on {cell.name}",
         verdict="undecided",
         reason="Crossformer and FEDformer are not trained here",

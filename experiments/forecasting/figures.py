@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.forecasting import models
-from experiments.forecasting.models import TITLES
-from experiments.forecasting.training import Cell
+from experiments.forecasting.forecasters import BACKBONES, TITLES
+from experiments.forecasting.training import Cell, learned_kernel
 from rflib.data import in_order, windows
 from rflib.methods.leddam.decomposition import initial_kernel, smooth
 from rflib.methods.leddam.model import normalise
@@ -21,6 +21,7 @@ PyTree = Any
 LINES = ("-", "--", "-.", ":")
 GREYS = ("0.0", "0.35", "0.55", "0.7")
 SHOWN = 8  # first test windows whose forecasts are kept
+DRAWN = 4  # most models in a figure of forecasts: not arms or plug-ins, if there are others
 
 
 class Sample(NamedTuple):
@@ -66,8 +67,8 @@ def draw(run: Any, cells: Sequence[Cell]) -> None:
         run.figure("kernel", partial(_kernel, trained), "The kernel before and after training.")
 
 
-def sample(cell: Cell, places: np.ndarray) -> Sample:
-    """Forecasts of the test windows at `places` (cut to those there are) by all models."""
+def sample(cell: Cell, places: np.ndarray, names: Sequence[str] | None = None) -> Sample:
+    """Forecasts of the test windows at `places` (cut to those there are); names: None for all."""
     data = cell.data
     starts = data.starts("test")
     starts = starts[places[places < len(starts)]]
@@ -75,8 +76,8 @@ def sample(cell: Cell, places: np.ndarray) -> Sample:
     naive = naive_forecasts(data.seq_len, data.season)
     ahead = {name: naive[name](x, data.pred_len) for name in ("repeat season",) if name in naive}
     apply = jax.jit(models.forecast, static_argnums=0)
-    for name, view in cell.views.items():
-        ahead[TITLES[name]] = apply(cell.forecasters[name].module, view, x)
+    for name in cell.views if names is None else names:
+        ahead[TITLES[name]] = apply(cell.forecasters[name].module, cell.views[name], x)
     physical: Callable[[Any], np.ndarray] = lambda z: data.standardiser.invert(  # noqa: E731
         np.asarray(z, np.float64)
     )
@@ -105,14 +106,7 @@ def _past(cell: Cell, starts: np.ndarray) -> jax.Array:
     return windows(jnp.asarray(data.series), starts, data.seq_len, data.pred_len)[0]
 
 
-def learned_kernel(cell: Cell) -> tuple[np.ndarray, float]:
-    """(kernel [K], bias) of the decomposition after training."""
-    kept = cell.views["leddam"]
-    place = kept["params"].get("decomposition") or kept["extra"]["frozen"]["decomposition"]
-    return np.asarray(place["kernel"]), float(place["bias"])
-
-
-def _axes(columns: int = 1, *, width: float = 7.0, height: float = 4.2) -> tuple[Any, Any]:
+def new_axes(columns: int = 1, *, width: float = 7.0, height: float = 4.2) -> tuple[Any, Any]:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, columns, figsize=(width, height), layout="constrained")
@@ -122,7 +116,7 @@ def _axes(columns: int = 1, *, width: float = 7.0, height: float = 4.2) -> tuple
 
 
 def _kernel(cells: Sequence[Cell]) -> Any:
-    figure, axis = _axes()
+    figure, axis = new_axes()
     module: Any = cells[0].forecasters["leddam"].module
     before = np.asarray(initial_kernel(module.ld_init, module.kernel_size))
     offset = np.arange(module.kernel_size) - module.kernel_size // 2
@@ -131,7 +125,7 @@ def _kernel(cells: Sequence[Cell]) -> Any:
     parts = []
     chosen = {cell.data.name: cell for cell in reversed(cells)}
     for number, cell in enumerate(reversed(list(chosen.values())[-4:])):
-        kernel, bias = learned_kernel(cell)
+        kernel, bias = learned_kernel(cell.views["leddam"])
         axis.plot(
             offset,
             kernel,
@@ -157,10 +151,10 @@ def _decomposition(cell: Cell) -> Any:
     inspect = jax.jit(variables.inspect, static_argnums=0)
     sown = inspect(cell.forecasters["leddam"].module, cell.views["leddam"], x)
     main, rest = (np.asarray(sown[name][0])[0, -1] for name in ("main", "residual"))
-    kernel, bias = learned_kernel(cell)
+    kernel, bias = learned_kernel(cell.views["leddam"])
     raw = np.asarray(normalise(x).values)[0, -1]
     trend = np.asarray(smooth(jnp.asarray(raw), jnp.asarray(kernel))) + bias
-    figure, (left, right) = _axes(2, width=11)
+    figure, (left, right) = new_axes(2, width=11)
     _three(left, np.arange(len(main)), main + rest, main, rest)
     left.set(xlabel="coordinate of the learned embedding (not a time)", ylabel="value (no unit)")
     share = np.var(main) / np.var(main + rest)
@@ -186,10 +180,11 @@ def _three(axis: Any, place: np.ndarray, whole: Any, smooth_part: Any, rest: Any
 
 def _forecast(cell: Cell) -> Any:
     data = cell.data
-    found = sample(cell, np.array([len(data.starts("test")) // 2]))
+    names = [name for name in cell.views if name in BACKBONES] or list(cell.views)
+    found = sample(cell, np.array([len(data.starts("test")) // 2]), names[:DRAWN])
     unit, scale = time_unit(data.dates)
     past, future = data.seq_len, data.pred_len
-    figure, axis = _axes(width=9)
+    figure, axis = new_axes(width=9)
     axis.plot(np.arange(-past + 1, 1) * scale, found.past[0, :, -1], color="0.6", label="past")
     ahead = np.arange(1, future + 1) * scale
     axis.plot(ahead, found.truth[0, :, -1], color="0.6", linewidth=3, label="truth")
@@ -213,7 +208,7 @@ def _forecast(cell: Cell) -> Any:
 def _attention(cell: Cell) -> Any:
     weights = mean_attention(cell)
     names, count = cell.data.columns, len(cell.data.columns)
-    figure, axis = _axes(width=6.2, height=5)
+    figure, axis = new_axes(width=6.2, height=5)
     image = axis.imshow(weights, cmap="Greys", vmin=0, vmax=weights.max())
     figure.colorbar(image, ax=axis, label="mean attention weight (no unit), each row sums to 1")
     if count <= 30:

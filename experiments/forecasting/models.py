@@ -1,8 +1,7 @@
-"""From a config to forecasters: which module, how it is trained, and as which learning problem."""
+"""Forecasting as a learning problem: loss, optimiser, batches, errors of a forecaster."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,103 +11,19 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float, Int
 
-from rflib.core.checks import choose, multiple_of, one_of
+from experiments.forecasting.forecasters import Forecaster
+from rflib.core.checks import choose, in_range, multiple_of
 from rflib.core.errors import UserError
 from rflib.data import windows
-from rflib.methods.leddam.baselines import DLinear, ITransformer
 from rflib.methods.leddam.data import ForecastData, train_batches
+from rflib.methods.leddam.decomposition import kernel_mask
 from rflib.methods.leddam.losses import LOSSES
-from rflib.methods.leddam.model import Leddam
-from rflib.methods.leddam.theory import training_flops
 from rflib.nn import variables
 from rflib.train.gradient import gradient_step
 from rflib.train.task import Aux, Batch, Key, Step, Task, Variables
 
 PyTree = Any
-Sizes = dict[str, Any]
 DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
-TITLES = {"leddam": "Leddam", "dlinear": "DLinear", "itransformer": "iTransformer"}
-
-
-class Forecaster(NamedTuple):
-    """A model and how it is trained.
-
-    batch: windows a step. lr: of Adam, halved after every epoch if `halve`. epochs: at most.
-    flops: of one training step per window, or None where it is not counted.
-    """
-
-    module: nn.Module
-    batch: int
-    lr: float
-    epochs: int
-    halve: bool
-    flops: float | None
-
-
-def forecasters(config: Any, n_series: int, data: str, pred_len: int) -> dict[str, Forecaster]:
-    """The forecasters of `config.model.names` for a data set (by name) and a horizon."""
-    build = {"leddam": _leddam, "dlinear": _dlinear, "itransformer": _itransformer}
-    sizes = {"n_series": n_series, "seq_len": config.data.seq_len, "pred_len": pred_len}
-    column = min(bisect_left(config.expect.horizons, pred_len), len(config.expect.horizons) - 1)
-    for name in config.model.names:
-        one_of("config.model.names", name, build)
-    return {name: build[name](config, sizes, data, column) for name in config.model.names}
-
-
-def _leddam(config: Any, sizes: Sizes, data: str, column: int) -> Forecaster:
-    m, schedule = config.model.leddam, config.optim.leddam
-    row = config.model.published[data if data in config.model.published else "other"]
-    d_model = row.d_model[column] if m.d_model is None else m.d_model
-    n_layers = row.n_layers if m.n_layers is None else m.n_layers
-    module = Leddam(
-        **sizes,
-        d_model=d_model,
-        n_layers=n_layers,
-        pe_type=row.pe_type if m.pe_type is None else m.pe_type,
-        dropout=row.dropout[column] if m.dropout is None else m.dropout,
-        kernel_size=m.kernel_size,
-        period=m.period,
-        ld_init=m.ld_init,
-        decompose_on=m.decompose_on,
-        instance_norm=m.instance_norm,
-        form=m.form,
-        remat=m.remat,
-    )
-    return Forecaster(
-        module,
-        batch=row.batch if config.batch.leddam is None else config.batch.leddam,
-        lr=row.lr if schedule.lr is None else schedule.lr,
-        epochs=schedule.epochs,
-        halve=schedule.halve,
-        flops=training_flops(**sizes, d_model=d_model, n_layers=n_layers),
-    )
-
-
-def _dlinear(config: Any, sizes: Sizes, data: str, column: int) -> Forecaster:
-    del data, column
-    m, schedule = config.model.dlinear, config.optim.dlinear
-    module = DLinear(**sizes, kernel_size=m.kernel_size, ld_init=m.ld_init)
-    return Forecaster(
-        module, config.batch.dlinear, schedule.lr, schedule.epochs, schedule.halve, None
-    )
-
-
-def _itransformer(config: Any, sizes: Sizes, data: str, column: int) -> Forecaster:
-    m, schedule = config.model.itransformer, config.optim.itransformer
-    width = m.d_model
-    if width is None:
-        width = m.published[data if data in m.published else "other"][column]
-    module = ITransformer(
-        **sizes,
-        d_model=width,
-        d_ff=width,
-        n_heads=m.n_heads,
-        n_layers=m.n_layers,
-        dropout=m.dropout,
-    )
-    return Forecaster(
-        module, config.batch.itransformer, schedule.lr, schedule.epochs, schedule.halve, None
-    )
 
 
 def task(
@@ -135,12 +50,18 @@ def task(
 
 
 def step(config: Any, forecaster: Forecaster, problem: Task, *, epoch: int) -> Step:
-    """Adam on `problem`; with `halve` the rate is halved after every `epoch` steps."""
+    """Adam on `problem`; with `halve` the rate is halved after every `epoch` steps.
+
+    `config.optim.ld_lr_mult` multiplies the rate of the learnable decomposition's parameters.
+    """
     rate: Any = forecaster.lr
     if forecaster.halve:
         rate = optax.exponential_decay(forecaster.lr, epoch, 0.5, staircase=True)
     optim = config.optim
     adam = optax.adam(rate, b1=optim.b1, b2=optim.b2, eps=optim.eps)
+    factor = in_range("config.optim.ld_lr_mult", optim.ld_lr_mult, 0)
+    if factor != 1:
+        adam = optax.chain(adam, optax.masked(optax.scale(factor), kernel_mask))
     dtype = choose("config.optim.compute_dtype", optim.compute_dtype, DTYPES)
     return gradient_step(problem, adam, compute_dtype=dtype)
 

@@ -45,11 +45,11 @@ def paired(differences: Sequence[float], level: float = 0.95) -> Paired:
 def decide(effects: Sequence[Paired], *, margin: float = 0.0) -> tuple[str, str]:
     """(verdict, reason) for the claim that every effect is positive.
 
-    holds: every interval lies above 0. refuted: some interval lies below `margin`, the smallest
-    effect worth the name (0: below zero, so the opposite is shown). undecided: all else.
+    refuted: some interval lies below `margin`, the smallest effect worth the name (0: below zero,
+    so the opposite is shown). holds: else, if every interval lies above 0. undecided: all else.
     """
-    if all(effect.low > 0 for effect in effects):
-        return "holds", ""
     if any(effect.high < margin for effect in effects):
         return "refuted", ""
+    if all(effect.low > 0 for effect in effects):
+        return "holds", ""
     return "undecided", f"an interval of {effects[0].count} pairs includes both"

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from experiments.forecasting import models, training
+from experiments.forecasting.forecasters import forecasters
 from rflib.core.checks import one_of
 from rflib.core.errors import UserError
 from rflib.data import Series, Standardiser, future_dates, read_npz, read_series, write_series
@@ -41,7 +42,7 @@ def predict(config: Any, workdir: Path, *, input: Path, output: Path, **choice: 
     past = config.data.seq_len
     series = read_series(input)
     order = _order(series, columns, past)
-    module = models.forecasters(config, len(columns), data, horizon)[model].module
+    module = forecasters(config, len(columns), data, horizon)[model].module
     phase = training.phase_name(data, horizon, model, seed)
     step, view = _best_view(workdir, phase, module)
     standardiser = Standardiser(scaling["mean"], scaling["scale"])

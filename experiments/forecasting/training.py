@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from experiments.forecasting import models
-from experiments.forecasting.models import Forecaster
+from experiments.forecasting.forecasters import Forecaster, forecasters
 from rflib.core import trees
 from rflib.core.checks import choose, positive_int
 from rflib.methods.leddam.data import ForecastData, valid_starts
@@ -53,7 +53,8 @@ class Cell(NamedTuple):
     """All results for one data set and horizon.
 
     outcomes: model -> one a seed. naive: forecast -> {"mse", "mae"}. views: model -> the best view
-    of the first seed. parameters: model -> trained numbers.
+    of the first seed. parameters: model -> trained numbers. kernels: model -> (kernel [K], bias)
+    of its decomposition at the best view, one a seed, for the models that train one.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Cell(NamedTuple):
     naive: Mapping[str, Mapping[str, float]]
     views: Mapping[str, PyTree]
     parameters: Mapping[str, int]
+    kernels: Mapping[str, list[tuple[np.ndarray, float]]]
 
     def mean(self, model: str, metric: str) -> float:
         """Over the seeds."""
@@ -87,7 +89,7 @@ def seeds(config: Any) -> tuple[int, ...]:
 def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
     """Trains what `config.model.names` says on `data`, phase after phase, each resumable."""
     series = jnp.asarray(data.series)
-    found = models.forecasters(config, len(data.columns), data.name, data.pred_len)
+    found = forecasters(config, len(data.columns), data.name, data.pred_len)
     naive = naive_errors(
         series,
         data.starts("test"),
@@ -97,6 +99,7 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
     )
     outcomes: dict[str, list[Outcome]] = {}
     views: dict[str, PyTree] = {}
+    kernels: dict[str, list[tuple[np.ndarray, float]]] = {}
     for model, forecaster in found.items():
         evals = _evals(config, data, forecaster, series, mesh)
         outcomes[model] = []
@@ -104,8 +107,10 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
             name = phase_name(data.name, data.pred_len, model, seed)
             result = _fit(config, run, data, forecaster, series, mesh, evals, name, seed)
             outcomes[model].append(_outcome(config, forecaster, data, seed, result))
-            if model not in views:
-                views[model] = meshes.host_value(result.best)
+            view = meshes.host_value(result.best)
+            views.setdefault(model, view)
+            if "kernel" in view["params"].get("decomposition", {}):
+                kernels.setdefault(model, []).append(learned_kernel(view))
     return Cell(
         name=f"{data.name}-{data.pred_len}",
         data=data,
@@ -114,7 +119,14 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
         naive=jax.tree.map(float, jax.device_get(naive)),
         views=views,
         parameters={model: trees.size(views[model]["params"]) for model in found},
+        kernels=kernels,
     )
+
+
+def learned_kernel(view: PyTree) -> tuple[np.ndarray, float]:
+    """(kernel [K], bias) of the decomposition in a view, trained or frozen."""
+    place = view["params"].get("decomposition") or view["extra"]["frozen"]["decomposition"]
+    return np.asarray(place["kernel"]), float(place["bias"])
 
 
 def _epoch(data: ForecastData, forecaster: Forecaster) -> int:

@@ -16,7 +16,8 @@ import pytest
 
 import configs.leddam as file
 from experiments import leddam
-from experiments.forecasting import claims, figures, models, training
+from experiments.forecasting import claims, figures, models, study_figures, training
+from experiments.forecasting.forecasters import BACKBONES, forecasters
 from rflib.core import trees
 from rflib.methods.leddam.generator import generate, write_layout
 from rflib.run import load_config
@@ -87,13 +88,16 @@ def test_every_key_of_the_config_is_read_by_a_run(
     write_layout(tmp_path, "ETTh1", generate(0, rows=14500, channels=7).values)
 
     def fit(step: Any, batch: Any, run: Any, **settings: Any) -> Result:
-        state = jax.jit(step.init)(jax.random.key(settings["seed"]))
+        shapes = jax.eval_shape(step.init, jax.random.key(settings["seed"]))
+        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         view, metrics = step.view(state), {"test/mse": 1.0, "test/mae": 1.0}
         return Result(state, view, view, 66, metrics, 66, 1.0, "early stop")
 
     monkeypatch.setattr(training, "fit", fit)
     monkeypatch.setattr(figures, "draw", lambda run, cells: None)
-    overrides = {"data.path": str(tmp_path), "data.names": ("ETTh1",)}
+    monkeypatch.setattr(study_figures, "draw_studies", lambda run, cells, margin: None)
+    names = (*BACKBONES, "dlinear-ld", "lstm+ld")
+    overrides = {"data.path": str(tmp_path), "data.names": ("ETTh1",), "model.names": names}
     config, seen = load_config("leddam", overrides=overrides), set[str]()
     silent = dict.fromkeys(("note", "array", "table", "metric", "claim"), lambda *a, **k: None)
     leddam.main(Reading(config, seen), SimpleNamespace(**silent))
@@ -190,6 +194,7 @@ def _cell(errors: dict[str, tuple[float, ...]], name: str = "ETTh1", *, cut: boo
         for model, each in errors.items()
     }
     made: dict[str, Any] = {"data": data, "forecasters": {}, "views": {}, "parameters": {}}
+    made["kernels"] = {}
     return training.Cell(name=f"{name}-96", outcomes=outcomes, naive={"zero": {"mse": 1.0}}, **made)
 
 
@@ -256,7 +261,7 @@ def test_a_mistake_in_the_command_is_answered_before_jax_is_imported() -> None:
 
 def test_tensor_rules_cut_every_attention_and_feed_forward_weight_in_two() -> None:
     config = load_config("leddam")
-    module = models.forecasters(config, 7, "ETTh1", 96)["leddam"].module
+    module = forecasters(config, 7, "ETTh1", 96)["leddam"].module
     mesh = meshes.make_mesh({"data": 4, "model": 2})
     placed = meshes.shardings(models.abstract_view(module), training.RULES["tensor"], mesh)
     specs = {name: each.spec for name, each in trees.named_leaves(placed).items()}
@@ -277,7 +282,7 @@ def test_the_published_settings_give_the_published_parameter_counts() -> None:
         ("Traffic", 862, 720): 3_564_834,
     }
     for (data, n_series, horizon), expected in counts.items():
-        module = models.forecasters(config, n_series, data, horizon)["leddam"].module
+        module = forecasters(config, n_series, data, horizon)["leddam"].module
         params = models.abstract_view(module)["params"]
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
 

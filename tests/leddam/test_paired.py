@@ -39,6 +39,7 @@ def test_a_common_shift_moves_the_interval_and_a_sign_turns_it():
         ([(0.2, 0.1, 0.3), (0.1, -0.01, 0.2)], 0.0, "undecided"),
         ([(0.2, 0.1, 0.3), (-0.1, -0.2, -0.01)], 0.0, "refuted"),
         ([(0.0001, -0.0002, 0.0004)], 0.0005, "refuted"),
+        ([(0.0002, 0.0001, 0.0004)], 0.0005, "refuted"),  # above 0, and too small to matter
         ([(0.0001, -0.0002, 0.0006)], 0.0005, "undecided"),
     ],
 )
