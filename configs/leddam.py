@@ -61,6 +61,7 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.data.names = ("ETTh1", "ETTh2")  # benchmarks by name, or "synthetic"
     c.data.path = ""  # a CSV file of your own, or the directory of the benchmarks; "": searched
     c.data.missing = "generate"  # generate | skip | fail: what to do without the file
+    c.data.gaps = "error"  # | mask: missing values are filled as past and not counted as future
     c.data.seq_len = 96  # rows of past T
     c.data.horizons = (96,)  # rows of future S, one model each
     c.data.target = ""  # column moved to the end; "": OT if there is one, else the last
@@ -72,6 +73,7 @@ def get_config(variant: str = "default") -> ConfigDict:
 
     c.model = ConfigDict()
     c.model.names = DEFAULT  # what is trained; experiments/forecasting/forecasters.py lists all
+    c.model.quantiles = ()  # levels in (0, 1) with .5, as (.1, .5, .9); (): a point forecast only
     c.model.leddam = _leddam()
     c.model.published = ConfigDict({name: _published(name) for name in (*NAMES, "other")})
     c.model.dlinear = ConfigDict()
@@ -108,7 +110,7 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.model.plugin.ld_init = "softmax_gauss"  # | gauss | uniform; of +ld
 
     c.optim = ConfigDict()
-    c.optim.loss = "mse"  # mse | mae; of training and validation
+    c.optim.loss = "mse"  # mse | mae; of training and validation; pinball with model.quantiles
     c.optim.b1 = 0.9  # Adam, [0, 1)
     c.optim.b2 = 0.999  # Adam, [0, 1)
     c.optim.eps = 1e-8  # Adam, > 0

@@ -20,8 +20,8 @@ from rflib.run.verbs import REQUIRED, Verb
 def main(config: Any, run: Any) -> None:
     from experiments.forecasting import claims, figures
     from experiments.forecasting.data import data_sets
-    from experiments.forecasting.predict import keep_scaling
     from experiments.forecasting.study_figures import draw_studies
+    from experiments.forecasting.trained import keep_scaling
     from experiments.forecasting.training import train_cell
     from rflib.train.mesh import make_mesh
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.forecasting import quality, studies
+from experiments.forecasting import models, quality, studies
 from experiments.forecasting.forecasters import BACKBONES, PEERS, TITLES
 from experiments.forecasting.studies import short
 from experiments.forecasting.training import Cell
@@ -83,7 +83,7 @@ def runs_table(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """One row a training run."""
     return [
         {"data": _described(cell), "horizon": cell.data.pred_len, "forecast": TITLES[model]}
-        | {key: value for key, value in outcome._asdict().items() if key != "cut"}
+        | {k: v for k, v in outcome._asdict().items() if k != "cut" and v is not None}
         for cell in cells
         for model, outcomes in cell.outcomes.items()
         for outcome in outcomes
@@ -95,12 +95,12 @@ def _described(cell: Cell) -> str:
 
 
 def expected(config: Any, cell: Cell) -> tuple[float, float, float] | None:
-    """Published MSE and MAE and the tolerance; None for other data or another past."""
+    """Published MSE and MAE and the tolerance; None for other data, past or loss."""
     data = cell.data
     horizons = tuple(config.expect.horizons)
     if data.generated or data.name not in config.expect.leddam or data.seq_len != 96:
         return None
-    if data.pred_len not in horizons:
+    if data.pred_len not in horizons or config.model.quantiles:
         return None
     row, column = config.expect.leddam[data.name], horizons.index(data.pred_len)
     return row.mse[column], row.mae[column], row.tolerance
@@ -144,7 +144,7 @@ def _reproduction(config: Any, run: Any, cell: Cell) -> None:
         reason = (
             "the data set was not found: generated series instead"
             if cell.data.generated
-            else "nothing is published for this past and horizon"
+            else "nothing is published for this past, horizon and loss"
         )
         run.claim(name, text, measured=measured, unit="MSE / MAE", verdict="undecided",
                   reason=reason)  # fmt: skip
@@ -243,8 +243,9 @@ def _overhead(run: Any, cells: Sequence[Cell]) -> None:
     if cell is None:
         run.claim("C8", text, measured=None, verdict="undecided", reason="Leddam is not trained")
         return
-    module: Any = cell.forecasters["leddam"].module
-    count = trees.size(cell.views["leddam"]["params"].get("decomposition", {}))
+    inside = models.core(cell.forecasters["leddam"].module, cell.views["leddam"])
+    module: Any = inside[0]
+    count = trees.size(inside[1]["params"].get("decomposition", {}))
     frozen = module.ld_init == "mov_frozen"
     run.claim(
         "C8",

@@ -23,6 +23,7 @@ def data_sets(config: Any, run: Any) -> Iterator[ForecastData]:
     """Every data set of `config.data` with every horizon; what is found is noted once each."""
     d = config.data
     one_of("config.data.missing", d.missing, ("generate", "skip", "fail"))
+    one_of("config.data.gaps", d.gaps, ("error", "mask"))
     for place, name in enumerate(_names(d)):
         if not _wanted(name, d, run):
             continue
@@ -37,12 +38,16 @@ def data_sets(config: Any, run: Any) -> Iterator[ForecastData]:
                 rows=d.rows,
                 channels=d.channels,
                 seed=d.seed + place,
+                gaps=d.gaps == "mask",
                 required=d.missing == "fail",
                 notice=run.note if first else _said_already,
             )
             if first:
                 rows, columns = data.values.shape
                 run.note(f"{data.name}: {rows} rows of {columns} series, {data.origin}")
+                if data.observed is not None:
+                    share = 1 - data.observed.mean()
+                    run.note(f"{data.name}: {share:.2%} of the values are missing")
             yield replace(data, name=_identifier(data.name))
 
 

@@ -25,7 +25,10 @@ DRAWN = 4  # most models in a figure of forecasts: not arms or plug-ins, if ther
 
 
 class Sample(NamedTuple):
-    """Forecasts of some windows in physical units. past [B, T, N]; truth, forecasts [B, S, N]."""
+    """Forecasts of some windows in physical units. past [B, T, N]; truth, forecasts [B, S, N].
+
+    Gaps are filled in the past and NaN in the truth.
+    """
 
     starts: np.ndarray
     past: np.ndarray
@@ -81,21 +84,26 @@ def sample(cell: Cell, places: np.ndarray, names: Sequence[str] | None = None) -
     physical: Callable[[Any], np.ndarray] = lambda z: data.standardiser.invert(  # noqa: E731
         np.asarray(z, np.float64)
     )
-    return Sample(starts, physical(x), physical(y), {k: physical(v) for k, v in ahead.items()})
+    truth = physical(y)
+    if data.observed is not None:
+        seen = windows(jnp.asarray(data.observed), starts, data.seq_len, data.pred_len)[1]
+        truth = np.where(seen, truth, np.nan)
+    return Sample(starts, physical(x), truth, {k: physical(v) for k, v in ahead.items()})
 
 
 def mean_attention(cell: Cell, batch: int = 128) -> np.ndarray:
     """[N, N]: row n is how series n spreads its attention, first layer, mean over test windows."""
     starts = cell.data.starts("test")
+    module, kept = _leddam(cell)
 
     def total(x: jax.Array, mask: jax.Array, view: PyTree) -> jax.Array:
-        sown = variables.inspect(cell.forecasters["leddam"].module, view, x)
+        sown = variables.inspect(module, view, x)
         weights = sown["channel_0"]["attention"]["weights"][0]
         return jnp.sum(jnp.where(mask.reshape(-1, 1, 1), weights, 0), 0)
 
     call = jax.jit(total)
     sums = [
-        np.asarray(call(_past(cell, rows.indices), rows.mask, cell.views["leddam"]), np.float64)
+        np.asarray(call(_past(cell, rows.indices), rows.mask, kept), np.float64)
         for rows in in_order(starts, batch, process=0, processes=1)
     ]
     return np.sum(sums, 0) / len(starts)
@@ -104,6 +112,11 @@ def mean_attention(cell: Cell, batch: int = 128) -> np.ndarray:
 def _past(cell: Cell, starts: np.ndarray) -> jax.Array:
     data = cell.data
     return windows(jnp.asarray(data.series), starts, data.seq_len, data.pred_len)[0]
+
+
+def _leddam(cell: Cell) -> tuple[Any, PyTree]:
+    """Leddam itself, without its quantiles, and its best view."""
+    return models.core(cell.forecasters["leddam"].module, cell.views["leddam"])
 
 
 def new_axes(columns: int = 1, *, width: float = 7.0, height: float = 4.2) -> tuple[Any, Any]:
@@ -117,7 +130,7 @@ def new_axes(columns: int = 1, *, width: float = 7.0, height: float = 4.2) -> tu
 
 def _kernel(cells: Sequence[Cell]) -> Any:
     figure, axis = new_axes()
-    module: Any = cells[0].forecasters["leddam"].module
+    module: Any = _leddam(cells[0])[0]
     before = np.asarray(initial_kernel(module.ld_init, module.kernel_size))
     offset = np.arange(module.kernel_size) - module.kernel_size // 2
     axis.plot(offset, before, color="0.5", linestyle=":", marker="s", markersize=3,
@@ -125,7 +138,7 @@ def _kernel(cells: Sequence[Cell]) -> Any:
     parts = []
     chosen = {cell.data.name: cell for cell in reversed(cells)}
     for number, cell in enumerate(reversed(list(chosen.values())[-4:])):
-        kernel, bias = learned_kernel(cell.views["leddam"])
+        kernel, bias = learned_kernel(_leddam(cell)[1])
         axis.plot(
             offset,
             kernel,
@@ -149,9 +162,9 @@ def _decomposition(cell: Cell) -> Any:
     starts = data.starts("test")
     x = _past(cell, starts[len(starts) // 2 :][:1])
     inspect = jax.jit(variables.inspect, static_argnums=0)
-    sown = inspect(cell.forecasters["leddam"].module, cell.views["leddam"], x)
+    sown = inspect(*_leddam(cell), x)
     main, rest = (np.asarray(sown[name][0])[0, -1] for name in ("main", "residual"))
-    kernel, bias = learned_kernel(cell.views["leddam"])
+    kernel, bias = learned_kernel(_leddam(cell)[1])
     raw = np.asarray(normalise(x).values)[0, -1]
     trend = np.asarray(smooth(jnp.asarray(raw), jnp.asarray(kernel))) + bias
     figure, (left, right) = new_axes(2, width=11)
@@ -193,7 +206,7 @@ def _forecast(cell: Cell) -> Any:
     deviation = data.standardiser.scale[-1]
     for name, each in found.forecasts.items():
         line, grey = styles.get(name, (":", "0.35"))
-        errors[name] = np.mean(((each - found.truth)[0, :, -1] / deviation) ** 2)
+        errors[name] = np.nanmean(((each - found.truth)[0, :, -1] / deviation) ** 2)
         axis.plot(ahead, each[0, :, -1], color=grey, linestyle=line, linewidth=1.4,
                   label=f"{name} (MSE {errors[name]:.3f})")  # fmt: skip
     axis.axvline(0, color="0.8", linewidth=1)

@@ -20,12 +20,14 @@ from rflib.core.checks import one_of
 from rflib.methods.leddam.ablations import ABLATIONS
 from rflib.methods.leddam.baselines import DLinear, ITransformer
 from rflib.methods.leddam.informer import Informer
+from rflib.methods.leddam.intervals import check_levels
 from rflib.methods.leddam.lightts import LightTS
 from rflib.methods.leddam.lstm import LSTM
 from rflib.methods.leddam.model import Leddam
 from rflib.methods.leddam.nlinear import NLinear
 from rflib.methods.leddam.patchtst import PatchTST
 from rflib.methods.leddam.plugin import PlugIn
+from rflib.methods.leddam.quantile_head import QuantileHead
 from rflib.methods.leddam.scinet import SCINet
 from rflib.methods.leddam.theory import training_flops
 from rflib.methods.leddam.transformer import Transformer
@@ -109,7 +111,11 @@ def forecasters(config: Any, n_series: int, data: str, pred_len: int) -> dict[st
     place = Place(data, min(bisect_left(horizons, pred_len), len(horizons) - 1))
     for name in config.model.names:
         one_of("config.model.names", name, TITLES)
-    return {name: _forecaster(config, name, sizes, place) for name in config.model.names}
+    found = {name: _forecaster(config, name, sizes, place) for name in config.model.names}
+    if not config.model.quantiles:
+        return found
+    levels = check_levels(config.model.quantiles)
+    return {n: f._replace(module=QuantileHead(f.module, levels)) for n, f in found.items()}
 
 
 def _forecaster(config: Any, name: str, sizes: Sizes, place: Place) -> Forecaster:

@@ -12,12 +12,14 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from experiments.forecasting.forecasters import Forecaster
-from rflib.core.checks import choose, in_range, multiple_of
+from rflib.core.checks import choose, in_range, multiple_of, one_of
 from rflib.core.errors import UserError
-from rflib.data import windows
 from rflib.methods.leddam.data import ForecastData, train_batches
 from rflib.methods.leddam.decomposition import kernel_mask
+from rflib.methods.leddam.gaps import Gapped, gapped_windows, window_means
+from rflib.methods.leddam.intervals import crps_quantiles, pinball
 from rflib.methods.leddam.losses import LOSSES
+from rflib.methods.leddam.quantile_head import QuantileHead
 from rflib.nn import variables
 from rflib.train.gradient import gradient_step
 from rflib.train.task import Aux, Batch, Key, Step, Task, Variables
@@ -26,25 +28,42 @@ PyTree = Any
 DTYPES = {"float32": None, "bfloat16": jnp.bfloat16}
 
 
+def loss_name(config: Any) -> str:
+    """What training and validation make small: quantiles have a loss of their own."""
+    return "pinball" if config.model.quantiles else config.optim.loss
+
+
+def on_device(data: ForecastData) -> Array | Gapped:
+    """The standardised series, with its gaps if it has some."""
+    values = jnp.asarray(data.series)
+    return values if data.observed is None else Gapped(values, jnp.asarray(data.observed))
+
+
 def task(
     module: nn.Module,
     *,
     loss: str,
-    series: Float[Array, "length series"],
+    series: Float[Array, "length series"] | Gapped,
     batch: Callable[[int], Int[np.ndarray, " rows"]],
+    density: float = 1.0,
 ) -> Task:
-    """Forecasting as a learning problem: data is the standardised series, a batch window starts."""
-    error = choose("config.optim.loss", loss, LOSSES)
+    """Forecasting as a learning problem: data is the standardised series, a batch window starts.
+
+    density: the share of the training windows' targets that was observed. Not one batch's: so the
+    loss stays a mean over rows, and the mean over an epoch is that over all observed targets.
+    """
+    one_of("config.optim.loss", loss, ("pinball",) if isinstance(module, QuantileHead) else LOSSES)
     size: Any = module
 
     def init(key: Key) -> Variables:
         return variables.init(module, key, (1, size.seq_len, size.n_series))
 
     def objective(values: Variables, batch: Batch, key: Key) -> tuple[Array, Aux]:
-        x, y = windows(batch[0], batch[1], size.seq_len, size.pred_len)
+        x, y, observed = gapped_windows(batch[0], batch[1], size.seq_len, size.pred_len)
         ahead, extra = variables.apply(module, values, x, train=True, key=key)
         changed = extra if "batch_stats" in extra else None
-        return jnp.mean(error(ahead, y)), Aux(extra=changed)
+        error = _errors(module, ahead, y, observed, density)[loss]
+        return jnp.mean(error), Aux(extra=changed)
 
     return Task(init, objective, batch, series)
 
@@ -97,17 +116,74 @@ def abstract_view(module: nn.Module) -> PyTree:
 def forecast(
     module: nn.Module, view: PyTree, x: Float[Array, "batch past series"]
 ) -> Float[Array, "batch future series"]:
-    """The trained model's forecast; `view` is that of `gradient_step`."""
+    """The trained model's forecast, the median of quantiles; `view` is that of `gradient_step`."""
+    ahead = _output(module, view, x)
+    return ahead[..., module.centre] if isinstance(module, QuantileHead) else ahead
+
+
+def quantiles(
+    module: nn.Module, view: PyTree, x: Float[Array, "batch past series"]
+) -> Float[Array, "batch future series levels"] | None:
+    """The trained model's quantiles; None if it forecasts points only."""
+    return _output(module, view, x) if isinstance(module, QuantileHead) else None
+
+
+def _output(module: nn.Module, view: PyTree, x: Array) -> Array:
     return variables.apply(module, {"params": view["params"], "extra": view["extra"]}, x)[0]
 
 
+def core(module: nn.Module, view: PyTree) -> tuple[nn.Module, PyTree]:
+    """The point forecaster inside and its part of the view; both as they are without quantiles."""
+    if not isinstance(module, QuantileHead):
+        return module, view
+    inside = {
+        "params": view["params"]["forecaster"],
+        "extra": {name: each["forecaster"] for name, each in view["extra"].items()},
+        "ema": None,
+    }
+    return module.forecaster, inside
+
+
+def _errors(
+    module: nn.Module, ahead: Array, y: Array, observed: Array | None, density: float
+) -> dict[str, Float[Array, " batch"]]:
+    """The errors of each window; with quantiles the point forecast is their median.
+
+    pinball: mean over the levels. crps: see `crps_quantiles`. coverage: share between the lowest
+    and the highest quantile, to be compared with the distance of their levels.
+    """
+    if not isinstance(module, QuantileHead):
+        return {name: error(ahead, y, observed, density) for name, error in LOSSES.items()}
+    found = {
+        "pinball": jnp.mean(pinball(ahead, y, module.levels), -1),
+        "crps": crps_quantiles(ahead, y, module.levels),
+        "coverage": ((ahead[..., 0] <= y) & (y <= ahead[..., -1])).astype(y.dtype),
+    }
+    means = {name: window_means(each, observed, density) for name, each in found.items()}
+    median = ahead[..., module.centre]
+    return {name: e(median, y, observed, density) for name, e in LOSSES.items()} | means
+
+
 def measure(module: nn.Module) -> Callable[[PyTree, Any], Mapping[str, Float[Array, " batch"]]]:
-    """(view, (series, starts)) -> the errors of each window, for `evaluation.over_batches`."""
+    """(view, (series, starts)) -> the errors of each window, for `evaluation.over_batches`.
+
+    With gaps also "observed", the share of its targets that was; see `of_observed`.
+    """
     size: Any = module
 
     def errors(view: PyTree, batch: Batch) -> dict[str, Array]:
-        x, y = windows(batch[0], batch[1], size.seq_len, size.pred_len)
-        ahead = forecast(module, view, x)
-        return {name: error(ahead, y) for name, error in LOSSES.items()}
+        x, y, observed = gapped_windows(batch[0], batch[1], size.seq_len, size.pred_len)
+        found = _errors(module, _output(module, view, x), y, observed, 1.0)
+        if observed is not None:
+            found["observed"] = jnp.mean(observed.astype(y.dtype), (1, 2))
+        return found
 
     return errors
+
+
+def of_observed(means: Mapping[str, float]) -> dict[str, float]:
+    """Means over windows of `measure` -> means over their observed targets: Σ w e / Σ w."""
+    share = means.get("observed", 1.0)
+    if not share:
+        raise UserError("not one target of the windows was observed")
+    return {name: mean / share for name, mean in means.items() if name != "observed"}

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from experiments.forecasting.forecasters import TITLES
+from experiments.forecasting.models import core
 from experiments.forecasting.paired import decide, paired
 from experiments.forecasting.studies import differences, missing, short, usable, where
 from experiments.forecasting.training import Cell
@@ -46,7 +47,7 @@ def quality_table(config: Any, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             continue
         raw = raw_windows(cell)
         for model, learned in cell.kernels.items():
-            module: Any = cell.forecasters[model].module
+            module: Any = core(cell.forecasters[model].module, cell.views[model])[0]
             size = module.kernel_size
             kernels: list[tuple[str, int | None, np.ndarray, float]] = [
                 (TRAINED, outcome.seed, *kernel)

@@ -15,6 +15,7 @@ from experiments.forecasting.forecasters import Forecaster, forecasters
 from rflib.core import trees
 from rflib.core.checks import choose, positive_int
 from rflib.methods.leddam.data import ForecastData, valid_starts
+from rflib.methods.leddam.gaps import Gapped
 from rflib.methods.leddam.naive import naive_errors
 from rflib.train import mesh as meshes
 from rflib.train.evaluation import over_batches
@@ -38,6 +39,7 @@ class Outcome(NamedTuple):
 
     mse, mae: on the test windows, standardised. valid: the best validation error. best_step: its
     step. steps: updates done. cut: whether config.steps ended it before its epochs or patience did.
+    crps: on the test windows, of a model with quantiles.
     """
 
     seed: int
@@ -47,6 +49,7 @@ class Outcome(NamedTuple):
     best_step: int
     steps: int
     cut: bool
+    crps: float | None = None
 
 
 class Cell(NamedTuple):
@@ -88,14 +91,15 @@ def seeds(config: Any) -> tuple[int, ...]:
 
 def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
     """Trains what `config.model.names` says on `data`, phase after phase, each resumable."""
-    series = jnp.asarray(data.series)
+    series = models.on_device(data)
     found = forecasters(config, len(data.columns), data.name, data.pred_len)
     naive = naive_errors(
-        series,
+        jnp.asarray(data.series),
         data.starts("test"),
         seq_len=data.seq_len,
         pred_len=data.pred_len,
         season=data.season,
+        observed=data.observed,
     )
     outcomes: dict[str, list[Outcome]] = {}
     views: dict[str, PyTree] = {}
@@ -109,8 +113,9 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
             outcomes[model].append(_outcome(config, forecaster, data, seed, result))
             view = meshes.host_value(result.best)
             views.setdefault(model, view)
-            if "kernel" in view["params"].get("decomposition", {}):
-                kernels.setdefault(model, []).append(learned_kernel(view))
+            inside = models.core(forecaster.module, view)[1]
+            if "kernel" in inside["params"].get("decomposition", {}):
+                kernels.setdefault(model, []).append(learned_kernel(inside))
     return Cell(
         name=f"{data.name}-{data.pred_len}",
         data=data,
@@ -145,7 +150,7 @@ def _fit(
     run: Any,
     data: ForecastData,
     forecaster: Forecaster,
-    series: jax.Array,
+    series: jax.Array | Gapped,
     mesh: Mesh,
     evals: Mapping[str, Eval],
     name: str,
@@ -156,7 +161,13 @@ def _fit(
     log, checkpoint = config.log.every or epoch, config.checkpoint.every or epoch
     intervals = (steps, log, checkpoint, evals["valid"].every)
     batch = models.batches(data, forecaster.batch, seed=seed, shuffle=config.data.shuffle)
-    problem = models.task(forecaster.module, loss=config.optim.loss, series=series, batch=batch)
+    problem = models.task(
+        forecaster.module,
+        loss=models.loss_name(config),
+        series=series,
+        batch=batch,
+        density=data.density("train"),
+    )
     return fit(
         models.step(config, forecaster, problem, epoch=epoch),
         batch,
@@ -182,14 +193,15 @@ def _largest_divisor(number: int, most: int) -> int:
 
 
 def _evals(
-    config: Any, data: ForecastData, forecaster: Forecaster, series: jax.Array, mesh: Mesh
+    config: Any, data: ForecastData, forecaster: Forecaster, series: jax.Array | Gapped, mesh: Mesh
 ) -> dict[str, Eval]:
     """Validation every epoch, which keeps the best view, and the test of that view at the end."""
     errors = models.measure(forecaster.module)
     kept = valid_starts(data, forecaster.batch, drop_last=config.data.val_drop_last).copy()
 
     def mean(starts: np.ndarray) -> Callable[[PyTree, Key], Metrics]:
-        return over_batches(errors, starts, batch=config.evals.batch, data=series, mesh=mesh)
+        means = over_batches(errors, starts, batch=config.evals.batch, data=series, mesh=mesh)
+        return lambda view, key: models.of_observed(means(view, key))
 
     whole = mean(kept)
 
@@ -201,7 +213,7 @@ def _evals(
     every = config.evals.every or _epoch(data, forecaster)
     valid = official if config.data.val_drop_last else whole
     return {
-        "valid": Eval(valid, every=every, best="min", metric=config.optim.loss),
+        "valid": Eval(valid, every=every, best="min", metric=models.loss_name(config)),
         "test": Eval(mean(data.starts("test"))),
     }
 
@@ -218,4 +230,5 @@ def _outcome(
         best_step=result.best_step,
         steps=result.step,
         cut=result.reason == "steps" and bool(config.steps) and result.step < allowed,
+        crps=result.metrics.get("test/crps"),
     )
