@@ -46,19 +46,58 @@ def predict(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None
     predict(config, workdir, input=source, output=target, **rest)
 
 
+def backtest(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None:
+    from experiments.forecasting.backtest import backtest
+
+    rest = dict(flags)
+    source, target = (Path(rest.pop(name) or "") for name in ("input", "output"))
+    chosen = {name: rest.pop(name) for name in ("alpha", "stride", "skip", "model")}
+    backtest(config, workdir, input=source, output=target, **chosen, **rest)
+
+
+def export(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None:
+    from experiments.forecasting.export import export
+
+    rest = dict(flags)
+    export(config, workdir, output=Path(rest.pop("output") or ""), **rest)
+
+
+CHOICE = {
+    "data": (None, "data set of the run (default: its first)"),
+    "horizon": (None, "rows ahead, one of the run's horizons (default: its first)"),
+    "seed": (None, "seed of the run (default: its first)"),
+}
+MODEL = {"model": (None, "model of the run (default: its first)")}
+
 VERBS = {
     "predict": Verb(
         predict,
         flags={
             "input": (REQUIRED, "CSV file with the columns of the training data, dates optional"),
             "output": (REQUIRED, "CSV file to write: the rows that follow, in physical units"),
-            "data": (None, "data set of the run (default: its first)"),
-            "horizon": (None, "rows ahead, one of the run's horizons (default: its first)"),
-            "model": (None, "model of the run (default: its first)"),
-            "seed": (None, "seed of the run (default: its first)"),
+            **CHOICE,
+            **MODEL,
         },
         help="forecast the rows that follow the last one of a CSV file with a trained model",
-    )
+    ),
+    "backtest": Verb(
+        backtest,
+        flags={
+            "input": (REQUIRED, "CSV file with the columns of the training data, dates optional"),
+            "output": (REQUIRED, "directory for errors.csv, intervals.csv and backtest.png"),
+            "alpha": ("0.1", "share of values that the intervals may miss, in (0, 1)"),
+            "stride": ("1", "rows from one origin to the next"),
+            "skip": (None, "first rows not judged (default: those known from the training)"),
+            "model": (None, "model of the run (default: all of them)"),
+            **CHOICE,
+        },
+        help="judge trained models on a CSV file: errors by horizon, intervals and their coverage",
+    ),
+    "export": Verb(
+        export,
+        flags={"output": (REQUIRED, ".npz file to write"), **CHOICE, **MODEL},
+        help="write a trained Leddam or DLinear as arrays and the NumPy code that reads them",
+    ),
 }
 
 if __name__ == "__main__":

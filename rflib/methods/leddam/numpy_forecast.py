@@ -7,6 +7,7 @@ The archive holds every weight, the columns in their order, the scaling of each,
 under the key "model", which of the model's parts there are.
 """
 
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -123,7 +124,7 @@ def _leddam(arrays: Arrays, about: Mapping[str, Any], z: np.ndarray) -> np.ndarr
                 branch = _block(arrays, about, f"{kind}_{layer}", branch, kind)
             branches.append(branch)
     if branches:
-        ahead = ahead + _linear(arrays, "residual_head", sum(branches))
+        ahead = ahead + _linear(arrays, "residual_head", functools.reduce(np.add, branches))
     return np.swapaxes(ahead * std + mean, 1, 2)
 
 
