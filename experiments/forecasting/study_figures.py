@@ -15,7 +15,7 @@ from experiments.forecasting.training import Cell
 
 def draw_studies(run: Any, cells: Sequence[Cell], margin: float) -> None:
     """The figures of the studies whose arms are there. margin: the smallest effect, MSE."""
-    arms = [arm for arm in (*ARMS, "dlinear-ld") if _full_cells(cells, arm)]
+    arms = [arm for arm in ARMS if _full_cells(cells, arm)]
     if arms:
         run.figure(
             "ablation",
@@ -34,16 +34,13 @@ def draw_studies(run: Any, cells: Sequence[Cell], margin: float) -> None:
 
 
 def _full_cells(cells: Sequence[Cell], arm: str) -> list[Cell]:
-    full = "dlinear" if arm == "dlinear-ld" else "leddam"
-    names = (arm, full) if arm != full else ()
-    return [cell for cell in cells if names and all(name in cell.outcomes for name in names)]
+    if arm == "leddam":
+        return []
+    return [cell for cell in cells if arm in cell.outcomes and "leddam" in cell.outcomes]
 
 
 def _ablation(cells: Sequence[Cell], arms: Sequence[str], margin: float) -> Any:
-    effects = []
-    for arm in arms:
-        full = "dlinear" if arm == "dlinear-ld" else "leddam"
-        effects.append(paired(differences(_full_cells(cells, arm), arm, full)))
+    effects = [paired(differences(_full_cells(cells, arm), arm, "leddam")) for arm in arms]
     figure, axis = new_axes(width=8, height=1.6 + 0.42 * len(arms))
     places = np.arange(len(arms))[::-1]
     axis.barh(places, [e.mean for e in effects], 0.6, color="0.7", edgecolor="0", linewidth=0.8)
@@ -55,11 +52,13 @@ def _ablation(cells: Sequence[Cell], arms: Sequence[str], margin: float) -> Any:
         axis.set_xscale("symlog", linthresh=0.01, linscale=1.5)
         axis.set_xticks([-0.1, -0.01, 0, 0.01, 0.1, 1], ["-.1", "-.01", "0", ".01", ".1", "1"])
     axis.set_yticks(places, [TITLES[arm] for arm in arms])
-    axis.set_xlabel("MSE more than the full model's (DLinear's for LD inside), standardised scale")
+    axis.set_xlabel("MSE more than the full model's, standardised scale")
     names = list(dict.fromkeys(cell.name for arm in arms for cell in _full_cells(cells, arm)))
-    worst = TITLES[arms[int(np.argmax([effect.mean for effect in effects]))]]
-    axis.set_title(f"{_listed(names)}: {worst} costs most")
-    axis.legend(frameon=False, loc="best", fontsize="small")
+    worst = int(np.argmax([effect.mean for effect in effects]))
+    axis.set_title(
+        f"{_listed(names)}: {TITLES[arms[worst]]} is last, {effects[worst].mean:+.4f} MSE"
+    )
+    figure.legend(frameon=False, loc="outside lower right", fontsize="small")
     return figure
 
 
@@ -86,7 +85,7 @@ def _plugin(cells: Sequence[Cell]) -> Any:
     axis.set_xlabel("forecaster behind the split")
     names = list(dict.fromkeys(cell.name for having in found.values() for cell in having))
     axis.set_title(f"{_listed(names)}: LD beats its frozen control for {ahead} of {len(found)}")
-    axis.legend(frameon=False, fontsize="small")
+    figure.legend(frameon=False, fontsize="small", loc="outside lower center", ncols=2)
     return figure
 
 
