@@ -51,6 +51,8 @@ def _ablation(cells: Sequence[Cell], arms: Sequence[str], margin: float) -> Any:
     if max(abs(effect.mean) for effect in effects) > 0.1:
         axis.set_xscale("symlog", linthresh=0.01, linscale=1.5)
         axis.set_xticks([-0.1, -0.01, 0, 0.01, 0.1, 1], ["-.1", "-.01", "0", ".01", ".1", "1"])
+        ends = [end for effect in effects for end in effect[:3] if np.isfinite(end)]
+        axis.set_xlim(1.2 * min(-2 * margin, *ends), 1.2 * max(ends))
     axis.set_yticks(places, [TITLES[arm] for arm in arms])
     axis.set_xlabel("MSE more than the full model's, standardised scale")
     names = list(dict.fromkeys(cell.name for arm in arms for cell in _full_cells(cells, arm)))
