@@ -10,6 +10,7 @@ import pytest
 from flax import linen as nn
 from scipy import stats
 
+from experiments.forecasting import models
 from rflib.core.errors import UserError
 from rflib.methods.leddam import intervals
 from rflib.methods.leddam.baselines import DLinear
@@ -244,3 +245,14 @@ def test_every_parameter_of_the_head_is_trained() -> None:
 
     gradient = jax.grad(loss)(v["params"])
     assert all((np.asarray(leaf) != 0).any() for leaf in jax.tree.leaves(gradient))
+
+
+def test_the_forecaster_inside_a_trained_head_is_its_point_forecast() -> None:
+    """What figures and claims look at: the model without its quantiles."""
+    head = _head()
+    view, x = {**shaken(head), "ema": None}, jnp.asarray(windows(head))
+    inside = models.core(head, view)
+    assert isinstance(inside[0], DLinear)
+    assert models.core(*inside) == inside
+    np.testing.assert_array_equal(models.forecast(*inside, x), models.forecast(head, view, x))
+    assert models.quantiles(*inside, x) is None

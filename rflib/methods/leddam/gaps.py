@@ -43,11 +43,15 @@ def fill_gaps(
 def gapped_windows(
     series: Array | Gapped, starts: Int[Array | np.ndarray, " batch"], seq_len: int, pred_len: int
 ) -> tuple[Array, Array, Array | None]:
-    """(x, y, w) of `windows`: w [B, S, N] is True where y was observed; None without gaps."""
+    """(x, y, w) of `windows`: w [B, S, N] is True where y was observed; None without gaps.
+
+    Where y was not it is 0: what was put there, a NaN even, reaches no loss and no gradient.
+    """
     if not isinstance(series, Gapped):
         return *windows(series, starts, seq_len, pred_len), None
     x, y = windows(series.values, starts, seq_len, pred_len)
-    return x, y, windows(series.observed, starts, seq_len, pred_len)[1]
+    observed = windows(series.observed, starts, seq_len, pred_len)[1]
+    return x, jnp.where(observed, y, 0), observed
 
 
 def window_means(
