@@ -10,6 +10,24 @@ from flax import linen as nn
 
 from rflib.nn import variables
 
+# Overrides of the experiment's config that make every model as small as it gets.
+SMALL: dict[str, Any] = {
+    "data.seq_len": 16,
+    "model.leddam.d_model": 16,
+    "model.leddam.period": 8,
+    "model.leddam.kernel_size": 3,
+    "model.itransformer.d_model": 8,
+    "model.patchtst.d_model": 8,
+    "model.patchtst.d_ff": 8,
+    "model.lightts.d_model": 16,
+    "model.lstm.hidden": 4,
+    "model.scinet.n_levels": 2,
+    "model.plugin.kernel_size": 3,
+    "model.dlinear.kernel_size": 3,
+    **{f"model.{name}.{key}": value for name in ("transformer", "informer")
+       for key, value in (("d_model", 8), ("d_ff", 8), ("n_heads", 2), ("label_len", 4))},
+}  # fmt: skip
+
 FAST = jax.jit(variables.apply, static_argnums=0, static_argnames="train")
 
 
