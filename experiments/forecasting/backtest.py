@@ -92,12 +92,12 @@ def judge(
     bands = {"split conformal": (radius, intervals.split_conformal(point[late], radius))}
     if "low" in ahead:
         low, high = ahead["low"], ahead["high"]
-        scores = intervals.quantile_scores(low[early], high[early], truth[early])
+        scores = intervals.quantile_scores(low[early], high[early], truth[early], scaled=True)
         radius = intervals.conformal_radius(scores, alpha)
-        moved = intervals.conformal_quantiles(low[late], high[late], radius)
-        bands["conformal quantiles"] = (radius, moved)
+        moved = intervals.conformal_quantiles(low[late], high[late], radius, scaled=True)
         bare = intervals.Interval(low[late], high[late])
-        bands["quantiles"] = (np.full_like(radius, np.nan), bare)
+        none = np.full_like(radius, np.nan)
+        bands |= {"conformal quantiles": (none, moved), "quantiles": (none, bare)}
     return Judged(name, point - truth, bands)
 
 

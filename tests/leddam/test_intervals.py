@@ -159,19 +159,25 @@ def test_split_conformal_covers_exchangeable_data_and_not_much_more(alpha: float
     assert _within_binomial(hits, trials, 1 - alpha, 1 - alpha + 1 / (n + 1))
 
 
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("spread", [0.1, 1.0, 6.0])  # quantiles too close, right, too far apart
-def test_conformal_quantiles_cover_exchangeable_data_whatever_the_quantiles(spread: float) -> None:
+def test_conformal_quantiles_cover_exchangeable_data_whatever_the_quantiles(
+    spread: float, scaled: bool
+) -> None:
     rng, trials, n, alpha = np.random.default_rng(7), 20_000, 29, 0.2
     size = rng.uniform(0.2, 2, size=(n + 1, trials, 1))
     y = size * rng.normal(size=size.shape)
     low, high = -1.28 * spread * size, 1.28 * spread * size
-    radius = intervals.conformal_radius(intervals.quantile_scores(low, high, y)[:n], alpha)
+    scores = intervals.quantile_scores(low, high, y, scaled=scaled)
+    radius = intervals.conformal_radius(scores[:n], alpha)
     if spread != 1:
         assert (np.sign(radius) == np.sign(1 - spread)).mean() > 0.99
-    interval = intervals.conformal_quantiles(low[n:], high[n:], radius)
+    interval = intervals.conformal_quantiles(low[n:], high[n:], radius, scaled=scaled)
     assert (interval.low <= interval.high).all()
     hits = int(intervals.covered(interval, y[n:]).sum())
-    if spread > 1:  # crossed bounds are one point, which never covers less
+    if scaled:
+        assert (interval.low < interval.high).all()
+    if spread > 1 and not scaled:  # crossed bounds are one point, which never covers less
         assert hits >= stats.binom.ppf(1e-6, trials, 1 - alpha)
     else:
         assert _within_binomial(hits, trials, 1 - alpha, 1 - alpha + 1 / (n + 1))

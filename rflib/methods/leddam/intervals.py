@@ -27,6 +27,8 @@ from jaxtyping import Bool, Float
 from rflib.core.checks import in_range, positive_int
 from rflib.core.errors import UserError
 
+LEAST_WIDTH = 1e-9  # of two quantiles, where scores are scaled by it
+
 # Quantiles and CRPS.
 
 
@@ -135,13 +137,20 @@ def quantile_scores(
     low: Float[np.ndarray, "*lead"],
     high: Float[np.ndarray, "*lead"],
     target: Float[np.ndarray, "*lead"],
+    *,
+    scaled: bool = False,
 ) -> Float[np.ndarray, "*lead"]:
     """max(low - y, y - high): how far y is outside of two forecast quantiles, negative inside.
 
     Romano, Patterson and Candès, "Conformalized quantile regression" (NeurIPS 2019).
+
+    scaled: over high - low (Sesia and Candès, Stat 2020): at least -1/2, so that the interval
+        never closes. To be preferred where the width of the quantiles drifts: a radius that
+        narrows wide ones by a fixed amount leaves nothing of narrower ones.
     """
     target = np.asarray(target, np.float64)
-    return np.maximum(low - target, target - high)
+    outside = np.maximum(low - target, target - high)
+    return outside / np.maximum(high - low, LEAST_WIDTH) if scaled else outside
 
 
 def conformal_radius(
@@ -173,13 +182,18 @@ def conformal_quantiles(
     low: Float[np.ndarray, "windows steps series"],
     high: Float[np.ndarray, "windows steps series"],
     radius: Float[np.ndarray, "steps series"],
+    *,
+    scaled: bool = False,
 ) -> Interval:
     """Two forecast quantiles moved apart by the radius of `quantile_scores` of other windows.
+
+    scaled: the radius is in widths of the quantiles, as those scores were.
 
     A negative radius moves them together; where they would cross, both are their mean: one point in
     the place of the empty set, which covers no less.
     """
-    lower, upper = low - radius[None], high + radius[None]
+    move = radius[None] * np.maximum(high - low, LEAST_WIDTH) if scaled else radius[None]
+    lower, upper = low - move, high + move
     middle = (low + high) / 2
     crossed = lower > upper
     return Interval(np.where(crossed, middle, lower), np.where(crossed, middle, upper))
