@@ -103,7 +103,12 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
         for seed in seeds(config):
             name = phase_name(data.name, data.pred_len, model, seed)
             result = _fit(config, run, data, forecaster, series, mesh, evals, name, seed)
-            outcomes[model].append(_outcome(config, forecaster, data, seed, result))
+            outcome = _outcome(config, forecaster, data, seed, result)
+            outcomes[model].append(outcome)
+            run.note(
+                f"{name}: test MSE {outcome.mse:.4f}, MAE {outcome.mae:.4f}, at the best "
+                f"validation, step {outcome.best_step} of {outcome.steps}"
+            )
             if model not in views:
                 views[model] = meshes.host_value(result.best)
     return Cell(
