@@ -330,9 +330,7 @@ def _typed(array: Any, leaf: Any) -> jax.Array:
         target = _stored(leaf)
         array = jax.device_put(np.zeros(target.shape, target.dtype), target.sharding)
     if trees.is_key(leaf):
-        kinds: list[Any] = []
-        jax.eval_shape(lambda keys: kinds.append(jax.random.key_impl(keys)), leaf)
-        array = jax.random.wrap_key_data(array, impl=kinds[0])
+        array = jax.random.wrap_key_data(array, impl=trees.key_impl(leaf))
     return array
 
 

@@ -94,7 +94,7 @@ class _Phase:
         intervals = {"steps": steps, "log_every": log_every, "checkpoint.every": checkpoint.every}
         intervals |= {f"evals[{each!r}].every": evals[each].every for each in evals}
         intervals |= {f"hooks[{i}].every": hook.every for i, hook in enumerate(hooks)}
-        check_arguments(batch, seeds, scan, intervals)
+        check_arguments(name, batch, seeds, seed, scan, intervals)
         self.logger, self.name, self.steps, self.evals = run, name, steps, evals
         self.log_every, self.checkpoint, self.hooks = log_every, checkpoint, hooks
         self.hang, self.flops = hang, flops
@@ -158,25 +158,25 @@ class _Phase:
                 self._first(out, begun)
             due = self.done % tick == 0 or self.done >= self.steps
             if (due and not self._host_work(out)) or self.guard.poll():
-                self._leave(out)
+                self._leave()
 
     def _host_work(self, out: PyTree) -> bool:
         """Everything that is due at `done`; False if SIGTERM cut an eval short."""
         if self.done % self.log_every == 0:
             self._flush()  # one interval late, so that the device never waits for the host
             self.pending = (self.done, out)
-        return self._events(out)
+        return self._events()
 
-    def _events(self, out: PyTree = None) -> bool:
+    def _events(self) -> bool:
         """Evals, hooks and the save that are due; on resume, those that SIGTERM cut off."""
-        if self._evals_due() and not self._measure(out):
+        if self._evals_due() and not self._measure():
             return False
         for hook in self.hooks:
             if self.done % hook.every == 0:
                 with self._aside():
                     hook.run(StepInfo(self.done, self.program.view(self.carry.state), self.logger))
         if self.checkpoint.every and self.done % self.checkpoint.every == 0:
-            self._save(out)
+            self._save()
         return True
 
     # -- metrics -------------------------------------------------------------------------------
@@ -223,9 +223,9 @@ class _Phase:
     def _missed(self) -> bool:
         return bool(self.done and self._evals_due()) and self.tracker.evaluated < self.done
 
-    def _measure(self, out: PyTree = None) -> bool:
+    def _measure(self) -> bool:
         """Runs the evals due, writes one line a seed, keeps a better view; False on SIGTERM."""
-        self._settle(out)
+        self._settle()
         view = self.program.view(self.carry.state)
         with self._aside():
             try:
@@ -251,15 +251,15 @@ class _Phase:
 
     # -- checks --------------------------------------------------------------------------------
 
-    def _settle(self, out: PyTree = None) -> None:
+    def _settle(self) -> None:
         """Nothing is trusted, measured or saved before the state up to `done` is known finite."""
         self._flush()
-        self._check(None if out is None else jax.device_get(out["bad"]), self.done)
+        self._check(jax.device_get(self.carry.bad), self.done)
         if not bool(jax.device_get(self.program.finite(self.carry.state))):
             self._not_finite(self.done)
 
-    def _check(self, bad: np.ndarray | None, step: int) -> None:
-        if bad is not None and (bad >= 0).any():
+    def _check(self, bad: np.ndarray, step: int) -> None:
+        if (bad >= 0).any():
             self._not_finite(min(step, int(bad[bad >= 0].min()) + 1))
 
     def _not_finite(self, step: int) -> None:
@@ -272,14 +272,14 @@ class _Phase:
 
     # -- on disk -------------------------------------------------------------------------------
 
-    def _save(self, out: PyTree = None, *, block: bool = False) -> None:
-        self._settle(out)
+    def _save(self, *, block: bool = False) -> None:
+        self._settle()
         with self._aside():
             self.store.save(self.done, self.carry, self.lines, block=block)
 
-    def _leave(self, out: PyTree = None) -> None:
+    def _leave(self) -> None:
         """SIGTERM: everything to disk, then out."""
-        self._save(out, block=True)
+        self._save(block=True)
         raise Stopped(f"stopped by SIGTERM, saved at step {self.done}/{self.steps} of {self.name}")
 
     def _resume(self, done: int | None) -> bool:

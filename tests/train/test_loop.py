@@ -34,7 +34,8 @@ def plain_loop(task, step: Step, steps: int, seed: int):
 
 
 def test_fit_equals_a_plain_loop(tmp_path, mesh):
-    task, step = regression_step()
+    task = regression(noise=0.1)  # so that the key of each step matters
+    step = gradient_step(task, optax.adam(1e-2))
     run = Recorder(tmp_path)
     result = fit(step, task.batch, run, data=task.data, steps=40, seed=3, mesh=mesh, log_every=10)
     state, losses = plain_loop(task, step, 40, 3)
@@ -106,6 +107,19 @@ def test_scan_equals_single_calls(tmp_path, mesh):
     for x, y in zip(jax.tree.leaves(a.state), jax.tree.leaves(b.state), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(single.column("train/loss"), scanned.column("train/loss"), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../other", "a\0b"])
+def test_a_phase_has_the_name_of_a_directory_of_its_own(tmp_path, mesh, name):
+    with pytest.raises(UserError, match="name="):
+        run_to(tmp_path / "run", 10, mesh, name=name)
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_key_can_have_is_refused(tmp_path, mesh, seed):
+    with pytest.raises(UserError, match="seed="):
+        run_to(tmp_path, 10, mesh, seed=seed)
 
 
 def test_intervals_must_be_multiples_of_scan(tmp_path, mesh):
