@@ -139,7 +139,7 @@ def _kernel(cells: Sequence[Cell]) -> Any:
             linestyle=LINES[number],
             marker="ov^d"[number],
             markersize=4,
-            label=f"after, {cell.data.name} (bias {bias:+.3f})",
+            label=f"after, {_titled(cell)} (bias {bias:+.3f})",
         )
         parts.append(f"{kernel.sum():.2f} on {cell.data.name}")
     axis.set(xlabel="tap's offset along the embedding [coordinates]", ylabel="weight (no unit)")
