@@ -121,6 +121,15 @@ def test_a_run_of_another_config_is_refused_with_the_difference(tmp_path: Path) 
     opened(tmp_path, CONFIG).close()
 
 
+def test_a_run_goes_on_with_another_mesh(tmp_path: Path) -> None:
+    with pytest.raises(Stopped), opened(tmp_path, {"steps": 3, "mesh": {"data": 8}}) as run:
+        run.log(1, {"loss": 1.0})
+        raise Stopped("SIGTERM")
+    with opened(tmp_path, {"steps": 3, "mesh": {"data": 4, "model": 2}}) as run:
+        run.log(2, {"loss": 0.5})
+    assert report(tmp_path)["status"] == "done"
+
+
 def test_a_config_that_failed_before_anything_was_computed_may_be_mended(tmp_path: Path) -> None:
     with pytest.raises(UserError), opened(tmp_path):
         raise UserError("data is missing")
