@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from experiments.forecasting import models
 from experiments.forecasting.models import Forecaster
 from rflib.core import trees
-from rflib.core.checks import choose, positive_int
+from rflib.core.checks import choose, distinct, positive_int
 from rflib.methods.leddam.data import ForecastData, valid_starts
 from rflib.methods.leddam.naive import naive_errors
 from rflib.train import mesh as meshes
@@ -81,7 +81,10 @@ def phase_name(data: str, horizon: int, model: str, seed: int) -> str:
 
 def seeds(config: Any) -> tuple[int, ...]:
     """The seeds of a config, in the order in which they are run."""
-    return (config.seed, *config.more_seeds)
+    found = (config.seed, *config.more_seeds)
+    for seed in found:
+        positive_int("config.seed and more_seeds", seed, zero=True)
+    return distinct("config.seed and more_seeds", found)  # a seed's run comes back when named twice
 
 
 def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:

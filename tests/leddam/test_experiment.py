@@ -19,6 +19,7 @@ import configs.leddam as file
 from experiments import leddam
 from experiments.forecasting import claims, figures, models, training
 from rflib.core import trees
+from rflib.core.errors import UserError
 from rflib.methods.leddam.baselines import DLinear
 from rflib.methods.leddam.data import load, train_batches
 from rflib.methods.leddam.generator import generate, write_layout
@@ -143,6 +144,29 @@ def test_each_phase_is_trained_as_its_seed_and_the_config_say(
         for name in ("valid", "test"):
             assert np.array_equal(rows[id(settings["evals"][name].run)], data.starts(name))
         assert [settings["evals"][name].best for name in ("valid", "test")] == ["min", None]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"more_seeds": (1, 2021)},
+        {"more_seeds": ("x",)},
+        {"data.names": ()},
+        {"data.names": ("synthetic", "synthetic")},
+        {"data.horizons": ()},
+        {"data.horizons": (96, 24, 96)},
+        {"data.horizons": (96, "24")},
+    ],
+)
+def test_empty_repeated_and_wrong_lists_are_refused_before_any_training(
+    overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed that is named twice would be one run that counts as two."""
+    monkeypatch.setattr(training, "fit", None)
+    silent = SimpleNamespace(note=lambda text: None, array=lambda *a, **k: None)
+    key = next(iter(overrides))
+    with pytest.raises(UserError, match=f"{key}="):
+        leddam.main(load_config("leddam", "tiny", overrides), silent)
 
 
 @pytest.mark.parametrize("halve", [False, True])
