@@ -130,7 +130,9 @@ class _Phase:
                     Store(self.directory, self.program, self.tracker, keep=self.checkpoint.keep,
                           note=self.logger.note)
                 )  # fmt: skip
-                written = json.loads(record.read_text()) if record.exists() else {}
+                written: dict[str, Any] = {}
+                with contextlib.suppress(OSError, ValueError):  # none, or torn by a power cut
+                    written = json.loads(record.read_text())
                 if self._resume(done=written.get("step")):
                     return self._result(written)
                 self.compiled = self.program.compile(self.done)
@@ -320,9 +322,8 @@ class _Phase:
         once = {name: each for name, each in self.evals.items() if not each.every}
         view = self.program.view(self.carry.state) if self.best is None else self.best
         if once:
-            found = evaluation.run(
-                once, view, self.program, self.done
-            )  # a Stopped here resumes right here
+            # A Stopped here resumes right here.
+            found = evaluation.run(once, view, self.program, self.done)
             self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
             for i, seed in enumerate(self.program.seeds):
                 self._write(self.done, found[i], seed)
@@ -337,10 +338,9 @@ class _Phase:
         each = written["metrics"], self.tracker.step.tolist(), self.tracker.value.tolist()
         metrics, best_step, best_value = each if self.program.stacked else [x[0] for x in each]
         kept = self.tracker.eval is not None
-        state = self.carry.state
         return Result(
-            state=state,
-            view=self.program.view(state),
+            state=self.carry.state,
+            view=self.program.view(self.carry.state),
             best=self.best,
             step=written["step"],
             metrics=metrics,

@@ -1,5 +1,7 @@
 """The loop against a plain Python loop, resumption, early stopping, evals, options."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +101,16 @@ def test_a_finished_phase_whose_last_checkpoint_is_damaged_is_finished_again(tmp
     run, again = run_to(tmp_path, 40, mesh, run=run, evals=evals)
     assert trees.digest(again.state) == trees.digest(first.state)
     assert again.metrics == first.metrics and run.lines == lines
+
+
+@pytest.mark.parametrize("content", ["", '{"step": 40, "met'])
+def test_a_torn_mark_of_the_end_is_written_anew(tmp_path, mesh, content):
+    run, first = run_to(tmp_path, 40, mesh)
+    lines, mark = list(run.lines), tmp_path / "phases/fit/done.json"
+    mark.write_text(content)
+    run, again = run_to(tmp_path, 40, mesh, run=run)
+    assert trees.digest(again.state) == trees.digest(first.state) and run.lines == lines
+    assert mark.read_text() != content and json.loads(mark.read_text())["step"] == 40
 
 
 def test_scan_equals_single_calls(tmp_path, mesh):
