@@ -26,12 +26,6 @@ from rflib.train import manifest
 
 PyTree = Any
 
-# The disk's own errors by the system's words for them: tensorstore wraps these in its own text.
-_DISK = re.compile(
-    "No space left on device|Disk quota exceeded|File too large|Permission denied|"
-    "Read-only file system|Input/output error|Not a directory|Stale file handle"
-)
-
 
 class Checkpointer:
     """Saves and restores a pytree of jax.Arrays in `directory`; a context manager.
@@ -220,7 +214,7 @@ class Checkpointer:
     def _failure(self, error: BaseException) -> RflibError:
         good = self.good_steps()
         left = f"the newest good step is {good[-1]}" if good else "there is no good step yet"
-        reason, kind = _disk_reason(error), UserError
+        reason, kind = manifest.disk_reason(error), UserError
         if reason is None:
             first = (str(error).strip().splitlines() or [""])[0]
             reason, kind = f"{type(error).__name__}: {first}", RflibError
@@ -287,17 +281,6 @@ class Checkpointer:
             )
             leaves = [_typed(arrays.get(name), leaf) for name, leaf in named.items()]
         return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
-
-
-def _disk_reason(error: BaseException | None) -> str | None:
-    """The system's words in `error` or its causes, if the disk is to blame."""
-    while error is not None:
-        if found := _DISK.search(str(error)):
-            return found.group()
-        if isinstance(error, OSError):
-            return error.strerror or str(error)
-        error = error.__cause__ or error.__context__
-    return None
 
 
 # orbax gets one flat dictionary of named arrays: NamedTuples, empty nodes and None never meet its

@@ -196,7 +196,7 @@ def test_evals_at_the_end_see_the_best_view(tmp_path, mesh):
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_seeds_in_one_program_equal_their_single_runs(tmp_path, mesh, devices):
-    """Each with its own rows, best view and early stop; float32 agreement to 1e-5."""
+    """Each with its own rows, best view and early stop; equal to 1e-4 after 60 steps."""
     seeds, singles = tuple(range(8)), []
 
     def early(task):

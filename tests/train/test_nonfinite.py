@@ -80,11 +80,12 @@ def poisoned(where: str, at: int):
     return task._replace(loss=loss, batch=batch)
 
 
-def test_the_one_bad_gradient_leaf_is_named_even_behind_global_clipping(tmp_path):
+@pytest.mark.parametrize("scan", [1, 10])
+def test_the_one_bad_gradient_leaf_is_named_even_behind_global_clipping(tmp_path, scan):
     task = poisoned("out/kernel", 23)
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
     with pytest.raises(NotFinite, match=r"step 23 is not finite: gradient/out/kernel, metrics/"):
-        go(tmp_path, gradient_step(task, tx), task=task)
+        go(tmp_path, gradient_step(task, tx), task=task, scan=scan)
 
 
 def test_replay_reproduces_from_what_the_run_wrote_and_says_when_it_is_mended(tmp_path):
