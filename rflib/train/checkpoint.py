@@ -8,6 +8,7 @@ background thread waits for orbax, hashes the files, renames, and deletes what i
 import contextlib
 import itertools
 import logging
+import os
 import re
 import shutil
 import threading
@@ -172,7 +173,8 @@ class Checkpointer:
         """Whether `step` is there and verifies."""
         path = self._path(step)
         known = step in self._trusted and manifest.present(path)
-        return known or (path.exists() and self._damage(step) is None)
+        # os.path: a directory that may not be searched is the next write's error, not a crash here.
+        return known or (os.path.exists(path) and self._damage(step) is None)
 
     def _finish(self, step: int, signature: dict[str, str]) -> None:
         """Background: waits for orbax, writes the manifest, gives the step its name, tidies up."""

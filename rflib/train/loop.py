@@ -133,7 +133,7 @@ class _Phase:
                 written: dict[str, Any] = {}
                 with contextlib.suppress(OSError, ValueError):  # none, or torn by a power cut
                     written = json.loads(record.read_text())
-                if self._resume(done=written.get("step")):
+                if self._resume(written):
                     return self._result(written)
                 self.compiled = self.program.compile(self.done)
                 self.logger.timing(self.done, self.compiled.times._asdict(), phase=self.name)
@@ -277,17 +277,17 @@ class _Phase:
     def _save(self, *, block: bool = False) -> None:
         self._settle()
         with self._aside():
-            self.store.save(self.done, self.carry, self.lines, block=block)
+            self.store.save(self.done, self.carry, self.lines, self.latest, block=block)
 
     def _leave(self) -> None:
         """SIGTERM: everything to disk, then out."""
         self._save(block=True)
         raise Stopped(f"stopped by SIGTERM, saved at step {self.done}/{self.steps} of {self.name}")
 
-    def _resume(self, done: int | None) -> bool:
-        """Continues from the newest good checkpoint, or begins; True if it is that of step `done`.
+    def _resume(self, written: dict[str, Any]) -> bool:
+        """Continues from the newest good checkpoint, or begins; True if it is the end as `written`.
 
-        It is not if the last checkpoint of a finished phase was damaged: then it goes on again.
+        It is not if the last checkpoint was damaged, or if now there are more steps to do.
         """
         good = self.store.newest()
         if good is None:
@@ -295,8 +295,9 @@ class _Phase:
             self.carry = self.program.init(self.program.keys)
             return False
         self.carry, self.best, self.lines = good.carry, good.best, good.lines
-        self.done = int(good.carry.step)
-        if self.done == done:
+        self.latest, self.done = good.latest or self.latest, int(good.carry.step)
+        more = written.get("reason") == "steps" and self.steps > self.done
+        if self.done == written.get("step") and not more:
             return True
         if self.done > self.steps:
             raise UserError(
@@ -321,8 +322,7 @@ class _Phase:
         reason = "steps" if self.tracker.active.all() else "early stop"
         once = {name: each for name, each in self.evals.items() if not each.every}
         view = self.program.view(self.carry.state) if self.best is None else self.best
-        if once:
-            # A Stopped here resumes right here.
+        if once:  # a Stopped in here resumes right here
             found = evaluation.run(once, view, self.program, self.done)
             self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
             for i, seed in enumerate(self.program.seeds):

@@ -84,7 +84,7 @@ def make_batch(task: Task, job: dict[str, Any]) -> Any:
     index, count = jax.process_index(), jax.process_count()
 
     def batch(step: int) -> np.ndarray:
-        time.sleep(job.get("pace", 0.0))
+        time.sleep(job.get("pace", 0.0) if step >= job.get("pace_from", 0) else 0.0)
         if step == job.get("batch hangs at"):
             time.sleep(LIMIT)
         rows = task.batch(step)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.places import open_to_others
 from tests.system.starting import CONFIG, assert_same, checkpoints, command_line, ended, start
 
 pytestmark = pytest.mark.multiprocess
@@ -37,8 +38,7 @@ def test_a_directory_that_becomes_read_only_ends_the_run_with_the_last_checkpoin
     tmp_path, undisturbed
 ):
     flags, workdir = ["--config.steps=100"], tmp_path / "run"
-    for path in (tmp_path, *tmp_path.parents[:2]):  # pytest's are closed to the user nobody
-        path.chmod(0o755)
+    open_to_others(tmp_path)
     said = failed(workdir, *flags, disk_read_only_at=30)
     (workdir / "phases/fit/checkpoints").chmod(0o755)
     assert said.startswith("error: step 40 was not saved in ") and "(Permission denied" in said

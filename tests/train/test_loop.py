@@ -303,6 +303,33 @@ def test_steps_without_rows_and_steps_that_are_no_gradients(tmp_path, mesh):
     np.testing.assert_allclose(many.state["total"][0], result.state["total"], rtol=1e-6)
 
 
+def test_more_steps_go_on_from_a_finished_phase(tmp_path, mesh):
+    _, expected = run_to(tmp_path / "a", 60, mesh)
+    run, _ = run_to(tmp_path / "b", 40, mesh)
+    _, result = run_to(tmp_path / "b", 60, mesh, run=run)
+    assert result.step == 60 and trees.digest(result.state) == trees.digest(expected.state)
+    assert result.metrics == expected.metrics
+
+
+def test_metrics_of_evals_before_a_stop_are_in_the_result_of_the_rest(tmp_path, mesh):
+    evals = regression().evals | {"early": Eval(lambda view, key: {"one": 1.0}, every=30)}
+    evals |= {"end": Eval(lambda view, key: {"two": 2.0})}
+    halt = {"now": True}
+
+    def end(view, key):
+        if halt["now"]:
+            raise Halt
+        return {"two": 2.0}
+
+    with pytest.raises(Halt):
+        run_to(tmp_path, 40, mesh, evals=evals | {"end": Eval(end)})
+    halt["now"] = False
+    run = Recorder(tmp_path)
+    run.lines = [{"phase": "fit"}] * 40  # as many as the first process wrote, or more
+    _, result = run_to(tmp_path, 40, mesh, run=run, evals=evals | {"end": Eval(end)})
+    assert set(result.metrics) == {"valid/loss", "early/one", "end/two"}
+
+
 def test_fewer_steps_than_done_is_refused(tmp_path, mesh):
     run, _ = run_to(tmp_path, 40, mesh)
     (tmp_path / "phases/fit/done.json").unlink()
