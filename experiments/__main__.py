@@ -23,7 +23,8 @@ def main(flags: Any, words: list[str]) -> int:
             print(f"  {variant.ljust(10)} {line}")
         for report in reports:
             if report["experiment"] == system.name:
-                print(f"  {report['workdir']} ({report['variant']}): {catalogue.verdicts(report)}")
+                variant = f" ({report['variant']})" if report["variant"] else ""
+                print(f"  {report['workdir']}{variant}: {catalogue.verdicts(report)}")
         print()
     print("python -m experiments.<name> [--config configs/<name>.py:<variant>]   (--help: more)")
     return 0

@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments.forecasting import models, quality, studies
 from experiments.forecasting.forecasters import BACKBONES, PEERS, TITLES
+from experiments.forecasting.published import departures
 from experiments.forecasting.studies import short
 from experiments.forecasting.training import Cell
 from rflib.core import trees
@@ -151,16 +152,23 @@ def _reproduction(config: Any, run: Any, cell: Cell) -> None:
         return
     paper_mse, paper_mae, tolerance = found
     close = abs(mse - paper_mse) <= tolerance and abs(mae - paper_mae) <= tolerance
-    cut = short(config, [cell], ["leddam"])
+    why = short(config, [cell], ["leddam"]) or _changed(config, ["leddam"])
     run.claim(
         name,
         f"{text}, within {tolerance:g} of the authors' logs",
         measured=measured,
         unit="MSE / MAE",
         paper=f"{paper_mse:.3f} / {paper_mae:.3f}",
-        verdict="undecided" if cut else "holds" if close else "refuted",
-        reason=cut,
+        verdict="undecided" if why else "holds" if close else "refuted",
+        reason=why,
     )
+
+
+def _changed(config: Any, names: Sequence[str]) -> str:
+    """Why these models decide nothing, if they were not trained as published."""
+    changed = departures(config, names)
+    shown = ", ".join(changed[:3]) + (", ..." if len(changed) > 3 else "")
+    return f"not the published settings: {shown}" if changed else ""
 
 
 def _skipped(config: Any, run: Any, cells: Sequence[Cell]) -> None:
@@ -200,12 +208,13 @@ def _against_models(config: Any, run: Any, cells: Sequence[Cell]) -> None:
                   reason="needs a benchmark of the paper and another trained model")  # fmt: skip
         return
     count = len(usable[0].outcomes["leddam"])
-    cut = short(config, usable, ("leddam", *PEERS))
+    peers = [name for name in PEERS if name in config.model.names]
+    why = short(config, usable, ("leddam", *peers)) or _changed(config, ("leddam", *peers))
     for metric in ("mse", "mae"):
         gaps, overlaps = _gaps(usable, metric)
-        if cut:
-            verdict, reason = "undecided", cut
-        elif min(gaps.values()) <= 0:
+        if why:
+            verdict, reason = "undecided", why
+        elif any(gap < 0 and name not in overlaps for name, gap in gaps.items()):
             verdict, reason = "refuted", ""
         elif overlaps:
             verdict, reason = "undecided", f"seeds overlap: {', '.join(overlaps)}"
@@ -223,7 +232,7 @@ def _against_models(config: Any, run: Any, cells: Sequence[Cell]) -> None:
 
 
 def _gaps(cells: Sequence[Cell], metric: str) -> tuple[dict[str, float], list[str]]:
-    """Each competitor's mean less Leddam's; those with a seed below one of Leddam's."""
+    """Each competitor's mean less Leddam's; those with seeds on both sides of its own."""
     gaps, overlaps = {}, []
     for cell in cells:
         own = [getattr(outcome, metric) for outcome in cell.outcomes["leddam"]]
@@ -232,7 +241,8 @@ def _gaps(cells: Sequence[Cell], metric: str) -> tuple[dict[str, float], list[st
                 continue
             name = f"{TITLES[model]} on {cell.name}"
             gaps[name] = cell.mean(model, metric) - cell.mean("leddam", metric)
-            if min(getattr(outcome, metric) for outcome in outcomes) <= max(own):
+            others = [getattr(outcome, metric) for outcome in outcomes]
+            if min(others) <= max(own) and min(own) <= max(others):
                 overlaps.append(name)
     return gaps, overlaps
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rflib.core.checks import one_of
+from rflib.core.checks import distinct, one_of, positive_int
 from rflib.data import find
 from rflib.methods.leddam.data import (
     GENERATED,
@@ -24,6 +24,9 @@ def data_sets(config: Any, run: Any) -> Iterator[ForecastData]:
     d = config.data
     one_of("config.data.missing", d.missing, ("generate", "skip", "fail"))
     one_of("config.data.gaps", d.gaps, ("error", "mask"))
+    distinct("config.data.names", d.names)
+    for horizon in distinct("config.data.horizons", d.horizons):
+        positive_int("config.data.horizons", horizon)  # all of them before the first is trained
     for place, name in enumerate(_names(d)):
         if not _wanted(name, d, run):
             continue

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from experiments.forecasting import models
 from experiments.forecasting.forecasters import Forecaster, forecasters
 from rflib.core import trees
-from rflib.core.checks import choose, positive_int
+from rflib.core.checks import choose, distinct, positive_int
 from rflib.methods.leddam.data import ForecastData, valid_starts
 from rflib.methods.leddam.gaps import Gapped
 from rflib.methods.leddam.naive import naive_errors
@@ -86,7 +86,10 @@ def phase_name(data: str, horizon: int, model: str, seed: int) -> str:
 
 def seeds(config: Any) -> tuple[int, ...]:
     """The seeds of a config, in the order in which they are run."""
-    return (config.seed, *config.more_seeds)
+    found = (config.seed, *config.more_seeds)
+    for seed in found:
+        positive_int("config.seed and more_seeds", seed, zero=True)
+    return distinct("config.seed and more_seeds", found)  # a seed's run comes back when named twice
 
 
 def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
@@ -110,7 +113,12 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
         for seed in seeds(config):
             name = phase_name(data.name, data.pred_len, model, seed)
             result = _fit(config, run, data, forecaster, series, mesh, evals, name, seed)
-            outcomes[model].append(_outcome(config, forecaster, data, seed, result))
+            outcome = _outcome(config, forecaster, data, seed, result)
+            outcomes[model].append(outcome)
+            run.note(
+                f"{name}: test MSE {outcome.mse:.4f}, MAE {outcome.mae:.4f}, at the best "
+                f"validation, step {outcome.best_step} of {outcome.steps}"
+            )
             view = meshes.host_value(result.best)
             views.setdefault(model, view)
             inside = models.core(forecaster.module, view)[1]

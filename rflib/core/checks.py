@@ -58,6 +58,14 @@ def positive_int(name: str, value: Any, *, zero: bool = False) -> int:
     return int(value)
 
 
+def distinct(name: str, values: Iterable[T]) -> tuple[T, ...]:
+    """Returns `values` if there is at least one and none is there twice, else a UserError."""
+    found = tuple(values)
+    if not found or len(set(found)) < len(found):
+        raise UserError(f"{name}={found!r} must hold at least one value, each of them once")
+    return found
+
+
 def multiple_of(name: str, value: int, factor_name: str, factor: int) -> int:
     """Returns `value` if `factor` divides it, else a UserError naming both and the neighbours."""
     if value % factor == 0:

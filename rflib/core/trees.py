@@ -27,6 +27,13 @@ def is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
+def key_impl(leaf: Any) -> Any:
+    """The generator of an array of keys, concrete or abstract."""
+    kinds: list[Any] = []
+    jax.eval_shape(lambda keys: kinds.append(jax.random.key_impl(keys)), leaf)
+    return kinds[0]
+
+
 def is_float(leaf: Any) -> bool:
     """Whether `leaf` is an array of real or complex floating-point numbers."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlparse
 
+from rflib.core import checks
 from rflib.core.errors import UserError
 
 PATIENCE = 8.0  # seconds without a byte after which a download is given up; one find waits once
@@ -99,7 +100,10 @@ def _explicit(name: str, filenames: Sequence[str], path: Path, hint: str) -> Pat
             f"path={str(path)!r} holds none of {', '.join(filenames)}. "
             + _ways(name, filenames, (), hint)
         )
-    raise UserError(f"path={str(path)!r} does not exist. " + _ways(name, filenames, (), hint))
+    there = path.parent.iterdir() if path.parent.is_dir() else ()
+    near = checks.nearest(path.name, sorted(other.name for other in there))
+    nearest = f"; nearest: {', '.join(str(path.parent / other) for other in near)}" if near else ""
+    raise UserError(f"path={str(path)!r} does not exist{nearest}")
 
 
 def _environment(name: str, filenames: Sequence[str]) -> Path:

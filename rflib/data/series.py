@@ -1,5 +1,6 @@
 """A multivariate series in a CSV file: reading with checks that name line and column, writing."""
 
+import contextlib
 import csv
 import gzip
 import io
@@ -106,14 +107,14 @@ def _table(path: str | Path, header: bool | None) -> _Table:
     if "" in lines:
         raise UserError(f"{source} line {lines.index('') + 1}: an empty line")
     delimiter = max(",;\t", key=lines[0].count)
-    first = [cell.strip() for cell in next(csv.reader(lines[:1], delimiter=delimiter))]
+    first = [cell.strip() for cell in _cells(lines[:1], delimiter, source)[0]]
     if header is None:
         header = not all(_is_number(cell) or looks_like_date(cell) for cell in first)
     body = lines[1:] if header else lines
     if not body:
         raise UserError(f"{source}: a header and no rows")
     if any('"' in line for line in body):
-        rows = csv.reader(body, delimiter=delimiter)
+        rows = _cells(body, delimiter, source)
         body = [delimiter.join(cell.replace(delimiter, " ") for cell in row) for row in rows]
     table = _Table(
         source,
@@ -124,6 +125,13 @@ def _table(path: str | Path, header: bool | None) -> _Table:
     )
     _check_shape(table)
     return table
+
+
+def _cells(lines: list[str], delimiter: str, source: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error as error:  # a cell of more than 131072 characters: no table of numbers
+        raise UserError(f"{source}: cannot be read as CSV ({error})") from error
 
 
 def _check_shape(table: _Table) -> None:
@@ -271,6 +279,8 @@ def write_series(
     complete or not there.
     """
     path = Path(path).expanduser()
+    if path.is_dir():  # "" is "."
+        raise UserError(f"{path}: cannot be written (it is a directory)")
     text = io.StringIO()
     if names is not None:
         header = ([date_name] if dates is not None else []) + list(names)
@@ -291,8 +301,13 @@ def write_series(
         content = gzip.compress(content, compresslevel=6, mtime=0)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        if path.exists() and not path.is_file():  # /dev/stdout, a pipe: not to be replaced
+            path.write_bytes(content)
+        else:
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
     return path

@@ -173,6 +173,8 @@ def _resolve_replay(program: Program, flags: Any, text: str | None, rest: list[s
         raise UserError("--replay takes the config of its run; leave out --config")
     workdir = Path(flags["replay"].value)
     record = _record_of(program, workdir, "--replay")
+    if not any(workdir.glob("phases/*/nonfinite/record.json")):
+        raise UserError(f"--replay={workdir} has recorded no non-finite step")
     flags, words, _, _ = arguments.parse(rest, program.definitions)
     _no_words(program, words)
     frozen = config.freeze(config.recorded(record, program.home))
@@ -260,6 +262,8 @@ def _run(main: Main, program: Program, call: Call) -> int:
         if dry:
             workdir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rflib-dry-")))
         _watched(main, program, call, workdir, (dry, replay, profile))
+    if replay:  # what is replayed leaves by an exception
+        raise UserError(f"every phase of {workdir} has ended well since: nothing to replay")
     if keeps and processes.first():
         _say(report.closing(workdir))
     return 0

@@ -81,9 +81,9 @@ def _only_a_run(workdir: Path) -> None:
         raise UserError(f"workdir {workdir} is a file; take another --workdir")
     if records.read(workdir) is not None:
         return
+    # Names of OWN prove nothing here: a folder of somebody's may well have its own "figures".
     names = sorted(p.name for p in workdir.iterdir() if not p.name.startswith("."))
-    others = [name for name in names if name not in OWN - {records.FILE}]
-    if others:
+    if others := [name for name in names if name != LOCK]:
         raise UserError(
             f"workdir {workdir} is no run's directory and not empty ({', '.join(others[:3])}); "
             "take another --workdir"
@@ -113,8 +113,11 @@ def _filled(path: Path) -> bool:
 
 
 def _clear(workdir: Path) -> None:
-    """Removes what rflib wrote, except the lock that this process holds."""
-    for name in OWN - {LOCK}:
+    """Removes what rflib wrote, except the lock that this process holds.
+
+    The record goes last: as long as anything else is left, the directory is known as a run's.
+    """
+    for name in sorted(OWN - {LOCK}, key=lambda name: name == records.FILE):
         path = workdir / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

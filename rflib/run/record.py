@@ -117,10 +117,15 @@ def required(workdir: Path, flag: str = "--workdir") -> Record:
 
 
 def difference(there: Any, here: Any) -> list[str]:
-    """One readable item for each key whose value differs between two configs."""
+    """One readable item for each key whose value differs between two configs.
+
+    Keys of the section `mesh` do not count: on which devices a run goes on is its own affair.
+    """
     old, new = flat(there), flat(here)
     lines = []
     for name in sorted(old.keys() | new.keys()):
+        if name.startswith("mesh."):
+            continue
         if name not in new:
             lines.append(f"{name}: {old[name]!r} there, missing here")
         elif name not in old:

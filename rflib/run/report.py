@@ -20,7 +20,7 @@ def build(workdir: Path, status: str) -> dict[str, Any]:
     record = records.required(workdir)
     results = files.read_json(workdir / RESULTS) or {}
     speed = results.get("speed", {})
-    longest = max(speed.values(), key=lambda entry: entry[0], default=(0, None))
+    longest = max(speed.values(), key=lambda entry: entry[0] / (entry[1] or 1), default=(0, None))
     return {
         "experiment": record.experiment,
         "variant": record.variant,

@@ -8,6 +8,7 @@ background thread waits for orbax, hashes the files, renames, and deletes what i
 import contextlib
 import itertools
 import logging
+import os
 import re
 import shutil
 import threading
@@ -25,12 +26,6 @@ from rflib.core.errors import NoCheckpoint, RflibError, UserError
 from rflib.train import manifest
 
 PyTree = Any
-
-# The disk's own errors by the system's words for them: tensorstore wraps these in its own text.
-_DISK = re.compile(
-    "No space left on device|Disk quota exceeded|File too large|Permission denied|"
-    "Read-only file system|Input/output error|Not a directory|Stale file handle"
-)
 
 
 class Checkpointer:
@@ -178,7 +173,8 @@ class Checkpointer:
         """Whether `step` is there and verifies."""
         path = self._path(step)
         known = step in self._trusted and manifest.present(path)
-        return known or (path.exists() and self._damage(step) is None)
+        # os.path: a directory that may not be searched is the next write's error, not a crash here.
+        return known or (os.path.exists(path) and self._damage(step) is None)
 
     def _finish(self, step: int, signature: dict[str, str]) -> None:
         """Background: waits for orbax, writes the manifest, gives the step its name, tidies up."""
@@ -220,7 +216,7 @@ class Checkpointer:
     def _failure(self, error: BaseException) -> RflibError:
         good = self.good_steps()
         left = f"the newest good step is {good[-1]}" if good else "there is no good step yet"
-        reason, kind = _disk_reason(error), UserError
+        reason, kind = manifest.disk_reason(error), UserError
         if reason is None:
             first = (str(error).strip().splitlines() or [""])[0]
             reason, kind = f"{type(error).__name__}: {first}", RflibError
@@ -289,17 +285,6 @@ class Checkpointer:
         return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 
-def _disk_reason(error: BaseException | None) -> str | None:
-    """The system's words in `error` or its causes, if the disk is to blame."""
-    while error is not None:
-        if found := _DISK.search(str(error)):
-            return found.group()
-        if isinstance(error, OSError):
-            return error.strerror or str(error)
-        error = error.__cause__ or error.__context__
-    return None
-
-
 # orbax gets one flat dictionary of named arrays: NamedTuples, empty nodes and None never meet its
 # own idea of a tree, and the names are those of rules and errors.
 
@@ -330,9 +315,7 @@ def _typed(array: Any, leaf: Any) -> jax.Array:
         target = _stored(leaf)
         array = jax.device_put(np.zeros(target.shape, target.dtype), target.sharding)
     if trees.is_key(leaf):
-        kinds: list[Any] = []
-        jax.eval_shape(lambda keys: kinds.append(jax.random.key_impl(keys)), leaf)
-        array = jax.random.wrap_key_data(array, impl=kinds[0])
+        array = jax.random.wrap_key_data(array, impl=trees.key_impl(leaf))
     return array
 
 

@@ -1,7 +1,7 @@
 """What `--dry` shows before anything runs: the parameter table and the memory estimate."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -77,7 +77,11 @@ def memory_estimate(compiled: jax.stages.Compiled) -> str:
 
 def show(program: Program, compiled: Compiled, carry: Any, step: int, note: Callable) -> None:
     """Notes the table and the estimate, makes the call of step `step`, and notes its metrics."""
-    note(parameter_table(program.abstract.state, program.shardings.state))
+    state = program.abstract.state
+    note(parameter_table(state, program.shardings.state))
+    if isinstance(state, Mapping):  # of its sections, params alone is the size of the model
+        sizes = {name: trees.size(part) for name, part in state.items()}
+        note("scalars: " + ", ".join(f"{name} {n:,}" for name, n in sizes.items() if n))
     note(memory_estimate(compiled.executable))
     _, out = compiled(carry, program.data, program.rows(step), program.keys)
     metrics = jax.device_get(out["metrics"])

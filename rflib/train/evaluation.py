@@ -1,7 +1,7 @@
 """Evaluation: means over batches with a padded last one, the best view, and early stopping."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -139,7 +139,7 @@ class Tracker:
         self.saved = -1  # the step under which the best view was last saved
         self.evaluated = 0  # the last step whose evals are complete
 
-    def update(self, step: int, metrics: list[Metrics]) -> np.ndarray:
+    def update(self, step: int, metrics: Sequence[Metrics]) -> np.ndarray:
         """Takes the eval's metrics of each seed; returns which seeds improved. [seeds] bool."""
         for each in metrics:
             if self._column not in each:

@@ -98,7 +98,8 @@ def gradient_step(
         extra = state["extra"] if aux.extra is None else aux.extra
         average = state["ema"]
         if ema is not None:
-            average = jax.tree.map(lambda a, p: ema * a + (1 - ema) * p, average, params)
+            decay = ema
+            average = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, average, params)
         grad_norm = trees.global_norm(grads)
         new = {
             "params": params,

@@ -94,7 +94,7 @@ class _Phase:
         intervals = {"steps": steps, "log_every": log_every, "checkpoint.every": checkpoint.every}
         intervals |= {f"evals[{each!r}].every": evals[each].every for each in evals}
         intervals |= {f"hooks[{i}].every": hook.every for i, hook in enumerate(hooks)}
-        check_arguments(batch, seeds, scan, intervals)
+        check_arguments(name, batch, seeds, seed, scan, intervals)
         self.logger, self.name, self.steps, self.evals = run, name, steps, evals
         self.log_every, self.checkpoint, self.hooks = log_every, checkpoint, hooks
         self.hang, self.flops = hang, flops
@@ -130,8 +130,10 @@ class _Phase:
                     Store(self.directory, self.program, self.tracker, keep=self.checkpoint.keep,
                           note=self.logger.note)
                 )  # fmt: skip
-                written = json.loads(record.read_text()) if record.exists() else {}
-                if self._resume(done=written.get("step")):
+                written: dict[str, Any] = {}
+                with contextlib.suppress(OSError, ValueError):  # none, or torn by a power cut
+                    written = json.loads(record.read_text())
+                if self._resume(written):
                     return self._result(written)
                 self.compiled = self.program.compile(self.done)
                 self.logger.timing(self.done, self.compiled.times._asdict(), phase=self.name)
@@ -158,25 +160,25 @@ class _Phase:
                 self._first(out, begun)
             due = self.done % tick == 0 or self.done >= self.steps
             if (due and not self._host_work(out)) or self.guard.poll():
-                self._leave(out)
+                self._leave()
 
     def _host_work(self, out: PyTree) -> bool:
         """Everything that is due at `done`; False if SIGTERM cut an eval short."""
         if self.done % self.log_every == 0:
             self._flush()  # one interval late, so that the device never waits for the host
             self.pending = (self.done, out)
-        return self._events(out)
+        return self._events()
 
-    def _events(self, out: PyTree = None) -> bool:
+    def _events(self) -> bool:
         """Evals, hooks and the save that are due; on resume, those that SIGTERM cut off."""
-        if self._evals_due() and not self._measure(out):
+        if self._evals_due() and not self._measure():
             return False
         for hook in self.hooks:
             if self.done % hook.every == 0:
                 with self._aside():
                     hook.run(StepInfo(self.done, self.program.view(self.carry.state), self.logger))
         if self.checkpoint.every and self.done % self.checkpoint.every == 0:
-            self._save(out)
+            self._save()
         return True
 
     # -- metrics -------------------------------------------------------------------------------
@@ -223,9 +225,9 @@ class _Phase:
     def _missed(self) -> bool:
         return bool(self.done and self._evals_due()) and self.tracker.evaluated < self.done
 
-    def _measure(self, out: PyTree = None) -> bool:
+    def _measure(self) -> bool:
         """Runs the evals due, writes one line a seed, keeps a better view; False on SIGTERM."""
-        self._settle(out)
+        self._settle()
         view = self.program.view(self.carry.state)
         with self._aside():
             try:
@@ -251,15 +253,15 @@ class _Phase:
 
     # -- checks --------------------------------------------------------------------------------
 
-    def _settle(self, out: PyTree = None) -> None:
+    def _settle(self) -> None:
         """Nothing is trusted, measured or saved before the state up to `done` is known finite."""
         self._flush()
-        self._check(None if out is None else jax.device_get(out["bad"]), self.done)
+        self._check(jax.device_get(self.carry.bad), self.done)
         if not bool(jax.device_get(self.program.finite(self.carry.state))):
             self._not_finite(self.done)
 
-    def _check(self, bad: np.ndarray | None, step: int) -> None:
-        if bad is not None and (bad >= 0).any():
+    def _check(self, bad: np.ndarray, step: int) -> None:
+        if (bad >= 0).any():
             self._not_finite(min(step, int(bad[bad >= 0].min()) + 1))
 
     def _not_finite(self, step: int) -> None:
@@ -272,20 +274,20 @@ class _Phase:
 
     # -- on disk -------------------------------------------------------------------------------
 
-    def _save(self, out: PyTree = None, *, block: bool = False) -> None:
-        self._settle(out)
+    def _save(self, *, block: bool = False) -> None:
+        self._settle()
         with self._aside():
-            self.store.save(self.done, self.carry, self.lines, block=block)
+            self.store.save(self.done, self.carry, self.lines, self.latest, block=block)
 
-    def _leave(self, out: PyTree = None) -> None:
+    def _leave(self) -> None:
         """SIGTERM: everything to disk, then out."""
-        self._save(out, block=True)
+        self._save(block=True)
         raise Stopped(f"stopped by SIGTERM, saved at step {self.done}/{self.steps} of {self.name}")
 
-    def _resume(self, done: int | None) -> bool:
-        """Continues from the newest good checkpoint, or begins; True if it is that of step `done`.
+    def _resume(self, written: dict[str, Any]) -> bool:
+        """Continues from the newest good checkpoint, or begins; True if it is the end as `written`.
 
-        It is not if the last checkpoint of a finished phase was damaged: then it goes on again.
+        It is not if the last checkpoint was damaged, or if now there are more steps to do.
         """
         good = self.store.newest()
         if good is None:
@@ -293,8 +295,9 @@ class _Phase:
             self.carry = self.program.init(self.program.keys)
             return False
         self.carry, self.best, self.lines = good.carry, good.best, good.lines
-        self.done = int(good.carry.step)
-        if self.done == done:
+        self.latest, self.done = good.latest or self.latest, int(good.carry.step)
+        more = written.get("reason") == "steps" and self.steps > self.done
+        if self.done == written.get("step") and not more:
             return True
         if self.done > self.steps:
             raise UserError(
@@ -319,10 +322,8 @@ class _Phase:
         reason = "steps" if self.tracker.active.all() else "early stop"
         once = {name: each for name, each in self.evals.items() if not each.every}
         view = self.program.view(self.carry.state) if self.best is None else self.best
-        if once:
-            found = evaluation.run(
-                once, view, self.program, self.done
-            )  # a Stopped here resumes right here
+        if once:  # a Stopped in here resumes right here
+            found = evaluation.run(once, view, self.program, self.done)
             self.latest = [old | new for old, new in zip(self.latest, found, strict=True)]
             for i, seed in enumerate(self.program.seeds):
                 self._write(self.done, found[i], seed)
@@ -337,10 +338,9 @@ class _Phase:
         each = written["metrics"], self.tracker.step.tolist(), self.tracker.value.tolist()
         metrics, best_step, best_value = each if self.program.stacked else [x[0] for x in each]
         kept = self.tracker.eval is not None
-        state = self.carry.state
         return Result(
-            state=state,
-            view=self.program.view(state),
+            state=self.carry.state,
+            view=self.program.view(self.carry.state),
             best=self.best,
             step=written["step"],
             metrics=metrics,

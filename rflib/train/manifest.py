@@ -1,4 +1,4 @@
-"""What orbax was measured not to do: prove that a checkpoint still is what was written.
+"""What orbax was measured not to do: prove that a checkpoint is what was written, or say why not.
 
 orbax restores a flipped bit silently, casts dtypes silently, and takes an empty directory for the
 newest step. A manifest beside the data holds size and SHA-256 of every file, and the signature of
@@ -8,12 +8,19 @@ the tree. It is written before the directory gets its final name, so a step with
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 NAME = "manifest.json"
+
+# The disk's own errors by the system's words for them: tensorstore wraps these in its own text.
+_DISK = re.compile(
+    "No space left on device|Disk quota exceeded|File too large|Permission denied|"
+    "Read-only file system|Input/output error|Not a directory|Stale file handle"
+)
 
 
 class Damaged(Exception):
@@ -106,3 +113,14 @@ def verify(directory: Path) -> Manifest:
         if now != manifest.files[name]:
             raise Damaged(f"{name} has other content than was written (SHA-256 differs)")
     return manifest
+
+
+def disk_reason(error: BaseException | None) -> str | None:
+    """The system's words in `error` or its causes, if the disk is to blame."""
+    while error is not None:
+        if found := _DISK.search(str(error)):
+            return found.group()
+        if isinstance(error, OSError):
+            return error.strerror or str(error)
+        error = error.__cause__ or error.__context__
+    return None

@@ -94,7 +94,8 @@ def write(directory: Path, finding: Finding, *, seeds: list[int]) -> None:
         for part, tree in (("state", finding.state), ("rows", finding.rows))
         for name, leaf in trees.named_leaves(tree).items()
     }
-    np.savez(directory / "inputs.npz", **arrays)
+    archive: Any = np.savez  # its stubs take a name for another argument
+    archive(directory / "inputs.npz", **arrays)
     record = {"step": finding.step, "leaves": finding.leaves, "seeds": list(seeds)}
     (directory / "record.json").write_text(json.dumps(record, indent=1) + "\n")
 
@@ -139,11 +140,15 @@ def _filled(part: str, like: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
     lines = trees.difference(dict.fromkeys(named, "array"), dict.fromkeys(stored, "array"))
     if lines:
         raise UserError(f"the recorded {part} differs from the code's:\n  " + "\n  ".join(lines))
-    leaves = [
-        jax.random.wrap_key_data(jnp.asarray(stored[name])) if trees.is_key(leaf) else stored[name]
-        for name, leaf in named.items()
-    ]
+    leaves = [_typed(stored[name], leaf) for name, leaf in named.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _typed(array: np.ndarray, like: Any) -> Any:
+    """`array` as the archive gives it, as what `like` is: keys are integers there."""
+    if trees.is_key(like):
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=trees.key_impl(like))
+    return array.view(like.dtype) if array.dtype.kind == "V" else array  # bfloat16 is just bytes
 
 
 def diagnose(program: Program, good: Carry | None, until: int, directory: Path) -> NotFinite:

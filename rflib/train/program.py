@@ -184,9 +184,17 @@ class Program:
 
 
 def check_arguments(
-    batch: Any, seeds: Sequence[int] | None, scan: int, intervals: dict[str, int]
+    name: str,
+    batch: Any,
+    seeds: Sequence[int] | None,
+    seed: int,
+    scan: int,
+    intervals: dict[str, int],
 ) -> None:
-    """Batch functions match the seeds, and every interval of host work ends between two calls."""
+    """The name is one of a directory, batch functions match the seeds, and every interval of host
+    work ends between two calls."""
+    if not name or set(name) & {"/", "\\", "\0"} or name in (".", ".."):
+        raise UserError(f"name={name!r} must be the name of a directory of its own")
     checks.positive_int("scan", scan)
     for name, value in intervals.items():
         checks.positive_int(name, value, zero=name not in ("steps", "log_every"))
@@ -201,5 +209,5 @@ def check_arguments(
             raise UserError("batch must be one function of the step; a sequence goes with seeds")
     elif not seeds or (batch is not None and (callable(batch) or len(batch) != len(seeds))):
         raise UserError(f"seeds={tuple(seeds)} needs at least one seed and a batch function each")
-    for seed in seeds or ():
-        checks.in_range("seed", seed, 0, 2**32 - 1)
+    for each in (seed,) if seeds is None else seeds:
+        checks.in_range("seed", checks.positive_int("seed", each, zero=True), 0, 2**32 - 1)

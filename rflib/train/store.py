@@ -1,5 +1,7 @@
 """A phase on disk: its checkpoints, and the best view that they refer to."""
 
+import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +18,16 @@ PyTree = Any
 
 
 class Saved(NamedTuple):
-    """What a checkpoint gives back: the carry, the best view (or None), metric lines written."""
+    """What a checkpoint gives back: the carry, the best view (or None), metric lines written.
+
+    latest: the last value of each eval so far, one dictionary a seed; empty if none has run. It may
+    be newer than the checkpoint: then the evals since are run again, to the same values.
+    """
 
     carry: Carry
     best: PyTree
     lines: int
+    latest: list[dict[str, float]]
 
 
 class Store:
@@ -43,6 +50,7 @@ class Store:
         self._program, self._tracker, self._note = program, tracker, note
         self._saves = Checkpointer(directory / "checkpoints", keep=keep, note=note)
         self._bests = Checkpointer(directory / "best", keep=0, note=note)
+        self._latest = directory / "latest.json"
         self._references: dict[int, int] = {}  # checkpoint -> the best view its tracker refers to
         self._evaluated: dict[int, int] = {}  # checkpoint -> the last step with complete evals
 
@@ -57,12 +65,22 @@ class Store:
         finally:
             self._saves.__exit__(*error)
 
-    def save(self, step: int, carry: Carry, lines: int, *, block: bool) -> None:
+    def save(
+        self, step: int, carry: Carry, lines: int, latest: list[dict[str, float]], *, block: bool
+    ) -> None:
         """Saves the phase after `step` updates; with `block`, returns when it is on disk.
 
         A checkpoint of this step from before its evals, which SIGTERM cut short, is replaced.
         """
         replace = self._evaluated.get(step, self._tracker.evaluated) != self._tracker.evaluated
+        if jax.process_index() == 0:
+            # Before the checkpoint, which must not refer to what is not there. What keeps it from
+            # being written keeps the checkpoint too, and that says so better.
+            with contextlib.suppress(OSError):
+                self._latest.parent.mkdir(parents=True, exist_ok=True)
+                part = self._latest.with_suffix(".part")
+                part.write_text(json.dumps(latest))
+                part.replace(self._latest)
         self._references[step] = self._tracker.saved
         self._evaluated[step] = self._tracker.evaluated
         track = self._program.put(self._tracker.arrays() | {"lines": np.asarray(lines, np.int32)})
@@ -105,7 +123,10 @@ class Store:
             self._tracker.load(track)
             self._references[step] = saved
             self._evaluated[step] = self._tracker.evaluated
-            return Saved(Carry(**tree["carry"]), best, int(track["lines"]))
+            latest: list[dict[str, float]] = []
+            with contextlib.suppress(OSError, ValueError):  # none yet, or torn by a power cut
+                latest = json.loads(self._latest.read_text())
+            return Saved(Carry(**tree["carry"]), best, int(track["lines"]), latest)
 
     def _best(self, step: int) -> PyTree:
         try:

@@ -89,6 +89,13 @@ def test_multiple_of_accepts_multiples_and_offers_its_neighbours(value, factor):
     assert all(abs(offer - value) < factor for offer in offers)
 
 
+def test_distinct_refuses_none_and_repeated_ones():
+    assert checks.distinct("seeds", [3, 1]) == (3, 1)
+    for values in ((), (1, 2, 1)):
+        with pytest.raises(UserError, match="seeds="):
+            checks.distinct("seeds", values)
+
+
 def test_nearest_puts_the_likest_first_and_drops_the_unlike():
     assert checks.nearest("leddan", ["leddam", "lednam", "glws"])[0] == "leddam"
     assert checks.nearest("leddan", ["glws"]) == []

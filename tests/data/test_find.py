@@ -70,8 +70,8 @@ def test_a_given_path_that_fails_is_an_error_even_if_another_place_has_the_file(
 ):
     write(tmp_path / "root" / "set" / "a.csv")
     monkeypatch.setenv("RFLIB_DATA", str(tmp_path / "root"))
-    with pytest.raises(UserError, match=r"nowhere.*does not exist.*\$RFLIB_DATA/set/a.csv"):
-        find("set", ["a.csv"], path=tmp_path / "nowhere", instead="something else")
+    with pytest.raises(UserError, match=r"roof' does not exist; nearest: .*root$"):
+        find("set", ["a.csv"], path=tmp_path / "roof", instead="something else")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"empty.* holds none of a.csv, b.csv"):
         find("set", ["a.csv", "b.csv"], path=tmp_path / "empty", instead="something else")

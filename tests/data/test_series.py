@@ -1,6 +1,8 @@
 """CSV series: forms that are read, round trips, and errors that name line and column."""
 
 import gzip
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -106,6 +108,8 @@ def test_a_malformed_cell_or_line_is_named(path, old, new, message):
         ("day,a\n1/31/2020,1\n2/1/2020,2\n", r"line 2, column 'day'.*write them as YYYY-MM-DD"),
         ("a;b\n1,5;2\n1,6;3\n", "'1,5' is not .*decimal points"),
         ("\0\1\2", "not a text file"),
+        ("a,b\n1,2\n" + '"' + 200_000 * "x" + '",3\n', "cannot be read as CSV"),
+        (200_000 * "x" + ",b\n1,2\n", "cannot be read as CSV"),
     ],
 )
 def test_a_file_that_is_no_series_is_named(path, text, message):
@@ -175,6 +179,22 @@ def test_written_bytes_depend_on_content_only_and_float32_stays_short(tmp_path):
     with pytest.raises(UserError, match="cannot be written"):
         write_series(tmp_path / "no" / "a.csv", values, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv.gz", "b.csv.gz"]
+
+
+def test_only_a_regular_file_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, ""):
+        with pytest.raises(UserError, match=r"cannot be written .*directory"):
+            write_series(folder, np.ones((1, 1)), ["x"])
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}*")) and not list(tmp_path.iterdir())
+    pipe = tmp_path / "pipe"  # as /dev/stdout may be
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_series(pipe, np.ones((1, 1)), ["x"])
+    reader.join(10)
+    assert pipe.is_fifo() and read == [b"x\n1.0\n"]
 
 
 def test_future_dates_go_on_at_the_usual_distance_and_by_whole_months():

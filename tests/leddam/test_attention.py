@@ -152,6 +152,42 @@ def test_the_efficient_auto_attention_never_holds_all_delayed_copies():
     assert largest(module.clone(form="literal")) == 4 * x.size
 
 
+@pytest.mark.parametrize("period", [4, 5])
+def test_both_forms_show_their_weights_in_the_order_of_the_copies(period):
+    """The outputs would not tell: where P divides D all rotations take part."""
+    params, x = jax.tree.map(jnp.asarray, projections(11)), jnp.asarray(drawn(12, 2, 3, D))
+    shown = [
+        AutoAttention(D, form, period=period).apply({"params": params}, x, mutable="intermediates")
+        for form in ("efficient", "literal")
+    ]
+    efficient, literal = (seen["intermediates"]["weights"][0] for _, seen in shown)
+    np.testing.assert_allclose(efficient, literal, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("silent", "random"),
+    [
+        ((), True),
+        (("contract",), True),  # what is left is behind the attention
+        (("output",), True),  # what is left is inside the feed-forward
+        (("contract", "output"), False),  # and there is no other place
+    ],
+)
+def test_dropout_acts_behind_the_attention_and_inside_the_feed_forward(silent, random):
+    block, x = Block("channel", 3, D, dropout=0.5), jnp.asarray(drawn(13, 4, 3, D))
+    variables = block.init(jax.random.key(0), x, False)
+
+    def mute(path: tuple, leaf: jax.Array) -> jax.Array:
+        return leaf * 0 if {part.key for part in path} & set(silent) else leaf
+
+    variables = jax.tree_util.tree_map_with_path(mute, variables)
+    a, b = (
+        block.apply(variables, x, True, rngs={"dropout": jax.random.key(seed)}, mutable=True)[0]
+        for seed in (1, 2)
+    )
+    assert np.array_equal(a, b) is not random
+
+
 def test_unknown_kinds_and_forms_are_refused_with_the_known_ones():
     x = jnp.zeros((1, 2, D))
     with pytest.raises(UserError, match=r"kind='series'.*'auto', 'channel'"):

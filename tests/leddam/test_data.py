@@ -228,6 +228,13 @@ def test_own_csv_is_split_70_10_20_whatever_the_name_says(own):
     np.testing.assert_allclose(train.std(axis=0), 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["Weather.csv", "ETTh1.tsv", "synthetic.csv"])
+def test_own_csv_that_is_called_like_a_benchmark_is_not_taken_for_it(own, name):
+    """The files of the benchmarks are weather.csv and ETTh1.csv."""
+    data = load("synthetic", path=own.rename(own.with_name(name)), seq_len=8, pred_len=4)
+    assert data.name == f"own-{name[:-4]}" and data.values.shape == (300, 3)
+
+
 def test_own_csv_without_dates_and_with_weekly_ones_has_a_season(tmp_path):
     path = write_series(tmp_path / "plain.csv", noise(100, 2), ["a", "b"])
     assert load("", path=path, seq_len=8, pred_len=4).season == 24
@@ -284,6 +291,8 @@ def test_missing_data_give_generated_ones_with_one_notice(monkeypatch, tmp_path)
         load("Weather", required=True)
     with pytest.raises(UserError, match="does not exist"):
         load("ETTh1", path=tmp_path / "nowhere")
+    with pytest.raises(UserError, match="does not exist"):
+        load("synthetic", path=tmp_path / "my.csv")  # a mistyped name gives no other data
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -1,11 +1,12 @@
 """The forecasting Task (squared error of Leddam and its competitors) obeys the laws of a Task."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.forecasting import models
-from rflib.data import shuffled
+from rflib.data import shuffled, windows
 from rflib.methods.leddam.baselines import DLinear, ITransformer
 from rflib.methods.leddam.model import Leddam
 from tests import laws
@@ -26,6 +27,24 @@ def test_leddam(decompose_on):
         **SIZES, d_model=16, period=8, n_layers=1, kernel_size=5, decompose_on=decompose_on
     )
     laws.verify_task(problem(module), batch_statistics=True)
+
+
+def test_training_moves_the_running_statistics_and_a_forecast_only_reads_them():
+    module = Leddam(**SIZES, d_model=16, period=8, n_layers=1, kernel_size=5)
+    task, key = problem(module), jax.random.key(0)
+    values, rows = task.init(key), task.batch(0)
+    _, aux = task.loss(values, (task.data, rows), key)
+    changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), aux.extra, values["extra"])
+    assert all(jax.tree.leaves(changed["batch_stats"]))
+    # At the start the heads are flat, and the mean of what LayerNorm gives is 0: blocks are unseen.
+    draw = np.random.default_rng(1).normal
+    params = jax.tree.map(lambda leaf: leaf + 0.3 * draw(size=leaf.shape), values["params"])
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+    view = {"params": params, "extra": aux.extra}
+    x, _ = windows(task.data, rows, 12, 6)
+    together = models.forecast(module, view, x)
+    alone = jnp.concatenate([models.forecast(module, view, x[i : i + 1]) for i in range(len(x))])
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_dlinear():

@@ -1,6 +1,7 @@
 """The command line, as a user meets it: exit status, the one line, the time it takes."""
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -210,8 +211,13 @@ def test_dry_leaves_nothing_and_passes_the_wish_on(folder: Path) -> None:
 
 
 def test_replay_takes_the_config_of_the_run_and_changes_nothing(finished: Path) -> None:
-    run = finished / "runs" / "toy-tiny"
+    run = shutil.copytree(finished / "runs" / "toy-tiny", finished / "runs" / "copy")
+    status, out, err = project.call(finished, TOY, "--replay", "runs/copy")
+    assert (status, out) == (2, "") and "runs/copy has recorded no non-finite step" in err
+    record = run / "phases" / "fit" / "nonfinite" / "record.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    status, out, err = project.call(finished, TOY, "--replay", "runs/toy-tiny")
-    assert status == 0 and "fit 3/3" in out, err
+    status, out, err = project.call(finished, TOY, "--replay", "runs/copy")
+    assert status == 2 and "fit 3/3" in out and "nothing to replay" in err, err
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

@@ -121,6 +121,15 @@ def test_a_run_of_another_config_is_refused_with_the_difference(tmp_path: Path) 
     opened(tmp_path, CONFIG).close()
 
 
+def test_a_run_goes_on_with_another_mesh(tmp_path: Path) -> None:
+    with pytest.raises(Stopped), opened(tmp_path, {"steps": 3, "mesh": {"data": 8}}) as run:
+        run.log(1, {"loss": 1.0})
+        raise Stopped("SIGTERM")
+    with opened(tmp_path, {"steps": 3, "mesh": {"data": 4, "model": 2}}) as run:
+        run.log(2, {"loss": 0.5})
+    assert report(tmp_path)["status"] == "done"
+
+
 def test_a_config_that_failed_before_anything_was_computed_may_be_mended(tmp_path: Path) -> None:
     with pytest.raises(UserError), opened(tmp_path):
         raise UserError("data is missing")
@@ -146,6 +155,35 @@ def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path, overw
     with pytest.raises(UserError, match="is no run's directory and not empty"):
         opened(tmp_path, overwrite=overwrite)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "figures"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_the_names_of_a_run_but_no_record_is_refused_too(
+    tmp_path: Path, overwrite: bool
+) -> None:
+    """A paper's folder has its own "figures" and "tables"."""
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "mine.png").write_text("precious")
+    with pytest.raises(UserError, match=r"is no run's directory and not empty \(figures\)"):
+        opened(tmp_path, overwrite=overwrite)
+    assert [path.name for path in tmp_path.rglob("*")] == ["figures", "mine.png"]
+
+
+def test_overwriting_that_was_cut_off_can_be_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as run:
+        run.array("old", np.ones(1))
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path, CONFIG | {"steps": 5}, overwrite=True)
+    with opened(tmp_path, CONFIG | {"steps": 5}, overwrite=True):
+        assert not (tmp_path / "arrays").exists()
 
 
 def test_an_unwritable_place_and_a_file_are_named(tmp_path: Path) -> None:

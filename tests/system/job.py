@@ -84,7 +84,7 @@ def make_batch(task: Task, job: dict[str, Any]) -> Any:
     index, count = jax.process_index(), jax.process_count()
 
     def batch(step: int) -> np.ndarray:
-        time.sleep(job.get("pace", 0.0))
+        time.sleep(job.get("pace", 0.0) if step >= job.get("pace_from", 0) else 0.0)
         if step == job.get("batch hangs at"):
             time.sleep(LIMIT)
         rows = task.batch(step)
@@ -113,7 +113,7 @@ def make_hooks(every: int, job: dict[str, Any]) -> list[Hook]:
     def after(info: StepInfo) -> None:
         saves = info.run.workdir / "phases" / "fit" / "checkpoints"
         if info.step in (job.get("disk full at"), job.get("disk read only at")):
-            while not list(saves.glob("*/manifest.json")):
+            while not any(path.name.isdigit() for path in saves.iterdir()):
                 time.sleep(0.01)  # the save in the background shall not fail too
         if info.step == job.get("disk full at"):
             limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

@@ -16,7 +16,7 @@ def test_a_run_in_progress_refuses_every_other_process(tmp_path, undisturbed):
     taken over in test_killed.py.
     """
     flags, workdir = ["--config.steps=100"], tmp_path / "run"
-    (holder,) = start(workdir, *flags, pace=0.2)
+    (holder,) = start(workdir, *flags, pace=2.0, pace_from=20)
     holder.until(lambda: checkpoints(workdir), "a checkpoint")
     for processes in (0, 2):
         text = ended(start(workdir, *flags, processes=processes), 2)

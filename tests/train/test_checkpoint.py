@@ -22,6 +22,7 @@ from rflib.core.errors import NoCheckpoint, RflibError, UserError
 from rflib.train import manifest
 from rflib.train.checkpoint import Checkpointer
 from rflib.train.mesh import make_mesh, replicated
+from tests.places import open_to_others
 
 
 class Moments(NamedTuple):
@@ -468,8 +469,7 @@ UNWRITABLE = """
 
 def test_an_unwritable_directory_is_one_clear_error(tmp_path):
     directory = saved(tmp_path / "runs", 1)
-    for path in (tmp_path, *list(tmp_path.parents)[:2]):  # let another user look inside
-        path.chmod(0o755)
+    open_to_others(tmp_path)
     directory.chmod(0o555)
     child = python(UNWRITABLE, directory, tmp_path / "scratch")
     out, _ = child.communicate(timeout=60)

@@ -1,5 +1,7 @@
 """The loop against a plain Python loop, resumption, early stopping, evals, options."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +36,8 @@ def plain_loop(task, step: Step, steps: int, seed: int):
 
 
 def test_fit_equals_a_plain_loop(tmp_path, mesh):
-    task, step = regression_step()
+    task = regression(noise=0.1)  # so that the key of each step matters
+    step = gradient_step(task, optax.adam(1e-2))
     run = Recorder(tmp_path)
     result = fit(step, task.batch, run, data=task.data, steps=40, seed=3, mesh=mesh, log_every=10)
     state, losses = plain_loop(task, step, 40, 3)
@@ -100,12 +103,35 @@ def test_a_finished_phase_whose_last_checkpoint_is_damaged_is_finished_again(tmp
     assert again.metrics == first.metrics and run.lines == lines
 
 
+@pytest.mark.parametrize("content", ["", '{"step": 40, "met'])
+def test_a_torn_mark_of_the_end_is_written_anew(tmp_path, mesh, content):
+    run, first = run_to(tmp_path, 40, mesh)
+    lines, mark = list(run.lines), tmp_path / "phases/fit/done.json"
+    mark.write_text(content)
+    run, again = run_to(tmp_path, 40, mesh, run=run)
+    assert trees.digest(again.state) == trees.digest(first.state) and run.lines == lines
+    assert mark.read_text() != content and json.loads(mark.read_text())["step"] == 40
+
+
 def test_scan_equals_single_calls(tmp_path, mesh):
     single, a = run_to(tmp_path / "a", 40, mesh, log_every=10)
     scanned, b = run_to(tmp_path / "b", 40, mesh, log_every=10, scan=10)
     for x, y in zip(jax.tree.leaves(a.state), jax.tree.leaves(b.state), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(single.column("train/loss"), scanned.column("train/loss"), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../other", "a\0b"])
+def test_a_phase_has_the_name_of_a_directory_of_its_own(tmp_path, mesh, name):
+    with pytest.raises(UserError, match="name="):
+        run_to(tmp_path / "run", 10, mesh, name=name)
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_key_can_have_is_refused(tmp_path, mesh, seed):
+    with pytest.raises(UserError, match="seed="):
+        run_to(tmp_path, 10, mesh, seed=seed)
 
 
 def test_intervals_must_be_multiples_of_scan(tmp_path, mesh):
@@ -170,7 +196,7 @@ def test_evals_at_the_end_see_the_best_view(tmp_path, mesh):
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_seeds_in_one_program_equal_their_single_runs(tmp_path, mesh, devices):
-    """Each with its own rows, best view and early stop; float32 agreement to 1e-5."""
+    """Each with its own rows, best view and early stop; equal to 1e-4 after 60 steps."""
     seeds, singles = tuple(range(8)), []
 
     def early(task):
@@ -275,6 +301,33 @@ def test_steps_without_rows_and_steps_that_are_no_gradients(tmp_path, mesh):
         mesh=mesh,
     )  # fmt: skip
     np.testing.assert_allclose(many.state["total"][0], result.state["total"], rtol=1e-6)
+
+
+def test_more_steps_go_on_from_a_finished_phase(tmp_path, mesh):
+    _, expected = run_to(tmp_path / "a", 60, mesh)
+    run, _ = run_to(tmp_path / "b", 40, mesh)
+    _, result = run_to(tmp_path / "b", 60, mesh, run=run)
+    assert result.step == 60 and trees.digest(result.state) == trees.digest(expected.state)
+    assert result.metrics == expected.metrics
+
+
+def test_metrics_of_evals_before_a_stop_are_in_the_result_of_the_rest(tmp_path, mesh):
+    evals = regression().evals | {"early": Eval(lambda view, key: {"one": 1.0}, every=30)}
+    evals |= {"end": Eval(lambda view, key: {"two": 2.0})}
+    halt = {"now": True}
+
+    def end(view, key):
+        if halt["now"]:
+            raise Halt
+        return {"two": 2.0}
+
+    with pytest.raises(Halt):
+        run_to(tmp_path, 40, mesh, evals=evals | {"end": Eval(end)})
+    halt["now"] = False
+    run = Recorder(tmp_path)
+    run.lines = [{"phase": "fit"}] * 40  # as many as the first process wrote, or more
+    _, result = run_to(tmp_path, 40, mesh, run=run, evals=evals | {"end": Eval(end)})
+    assert set(result.metrics) == {"valid/loss", "early/one", "end/two"}
 
 
 def test_fewer_steps_than_done_is_refused(tmp_path, mesh):

@@ -80,11 +80,12 @@ def poisoned(where: str, at: int):
     return task._replace(loss=loss, batch=batch)
 
 
-def test_the_one_bad_gradient_leaf_is_named_even_behind_global_clipping(tmp_path):
+@pytest.mark.parametrize("scan", [1, 10])
+def test_the_one_bad_gradient_leaf_is_named_even_behind_global_clipping(tmp_path, scan):
     task = poisoned("out/kernel", 23)
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
     with pytest.raises(NotFinite, match=r"step 23 is not finite: gradient/out/kernel, metrics/"):
-        go(tmp_path, gradient_step(task, tx), task=task)
+        go(tmp_path, gradient_step(task, tx), task=task, scan=scan)
 
 
 def test_replay_reproduces_from_what_the_run_wrote_and_says_when_it_is_mended(tmp_path):
@@ -97,6 +98,38 @@ def test_replay_reproduces_from_what_the_run_wrote_and_says_when_it_is_mended(tm
         go(tmp_path, planted(step, 37, "hidden/kernel"), options=Options(replay=True))
     with pytest.raises(DryRun, match="step 37 is finite now"):
         go(tmp_path, step, options=Options(replay=True))
+
+
+def counting(state, metrics):
+    """A Step that counts in state["x"] and has the given further leaves and metrics."""
+
+    def update(old, rows, key):
+        return {**old, "x": old["x"] + 1}, metrics(old["x"])
+
+    return Step(init=lambda key: {"x": jnp.zeros(()), **state()}, update=update)
+
+
+def test_replay_takes_back_a_state_of_any_type(tmp_path):
+    def state():
+        keys = {"own": jax.random.key(3, impl="rbg"), "usual": jax.random.key(3)}
+        return keys | {"low": jnp.full(3, 0.1, jnp.bfloat16), "none": None, "no": jnp.zeros((0, 4))}
+
+    step = counting(state, lambda x: {"m": jnp.where(x == 12, jnp.nan, 1.0)})
+    settings = {"steps": 20, "log_every": 10, "mesh": make_mesh({"data": 1})}
+    with pytest.raises(NotFinite, match="step 12 is not finite: metrics/m"):
+        fit(step, None, Recorder(tmp_path), **settings)
+    with pytest.raises(NotFinite, match="step 12 again gives metrics/m"):
+        fit(step, None, Recorder(tmp_path, Options(replay=True)), **settings)
+
+
+def test_a_bad_metric_after_the_last_line_and_the_last_save_is_found(tmp_path):
+    """The end need not be a multiple of any interval, and the state may never show it."""
+    step = counting(dict, lambda x: {"m": jnp.where(x == 13, jnp.nan, 1.0)})
+    with pytest.raises(NotFinite, match=r"step 13 is not finite: metrics/m; .* of step 12"):
+        fit(
+            step, None, Recorder(tmp_path), steps=15, log_every=10, mesh=make_mesh({"data": 1}),
+            checkpoint=Checkpoint(every=4),
+        )  # fmt: skip
 
 
 def test_replay_without_a_record_or_of_other_code_is_an_error(tmp_path):

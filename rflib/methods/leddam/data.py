@@ -198,6 +198,8 @@ def load(
         return _own(Path(path).expanduser(), seq_len, pred_len, target, gaps)
     one_of("name", name, (*LAYOUTS, GENERATED))
     if name == GENERATED:
+        if path and not Path(path).expanduser().exists():  # a mistyped file of one's own
+            raise UserError(f"path={str(path)!r} does not exist")
         return _generated(name, rows, channels, seed, seq_len, pred_len)
     found = find(
         "leddam",
@@ -223,6 +225,8 @@ def _own(path: Path, seq_len: int, pred_len: int, target: str, gaps: bool) -> Fo
     parts = split("", len(series.values), seq_len)
     check_series(series, rows=(parts.train.start, parts.train.stop))
     name = path.name.removesuffix(".gz").rsplit(".", 1)[0]
+    if name in (*LAYOUTS, GENERATED):  # own data are compared with nothing published
+        name = f"own-{name}"
     # "" and not the file's stem: own data are split 70/10/20 whatever they are called.
     data = _prepare("", series, seq_len, pred_len, target, naive_season(series.dates))
     return replace(data, name=name)
