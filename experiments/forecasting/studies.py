@@ -244,7 +244,8 @@ def state_plugin(config: Any, run: Any, cells: Sequence[Cell]) -> None:
         ("C5 gain", "raw", "the forecaster alone"),
         ("C5 control", "mov", "the frozen moving average in the same wiring (the control)"),
     ):
-        verdict, reason = parts[split]
+        verdict = parts[split][0]
+        reason = _open({what: over[split]}) if verdict == "undecided" else ""
         run.claim(
             name,
             f"the learnable decomposition in front of each forecaster has a lower MSE than {what}",
@@ -254,8 +255,9 @@ def state_plugin(config: Any, run: Any, cells: Sequence[Cell]) -> None:
             verdict="undecided" if cut else verdict,
             reason=cut or reason,
         )
-    both = [each.pairs for gains in over.values() for each in gains.values()]
-    verdict, reason = decide(both)
+    verdict = decide([each.pairs for gains in over.values() for each in gains.values()])[0]
+    against = {"the forecaster alone": over["raw"], "the frozen control": over["mov"]}
+    reason = _open(against) if verdict == "undecided" else ""
     control = {b: gain(having, f"{b}+raw", f"{b}+mov") for b, having in found.items()}
     run.claim(
         "C5",
@@ -266,6 +268,18 @@ def state_plugin(config: Any, run: Any, cells: Sequence[Cell]) -> None:
         verdict="undecided" if cut else verdict,
         reason=cut or reason,
     )
+
+
+def _open(against: Mapping[str, Mapping[str, Gain]]) -> str:
+    """Which comparisons are not decided."""
+    parts = []
+    for what, gains in against.items():
+        names = [
+            BACKBONES[b] for b, each in gains.items() if each.pairs.low <= 0 <= each.pairs.high
+        ]
+        if names:
+            parts.append(f"{', '.join(names)} against {what}")
+    return f"intervals include 0: {'; '.join(parts)}"
 
 
 def _percentages(gains: Mapping[str, Gain]) -> str:

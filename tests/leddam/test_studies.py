@@ -149,6 +149,12 @@ def test_the_plug_in_holds_only_if_it_gains_and_beats_the_frozen_control(
     assert f"Frozen: LSTM {100 * (1 - mov):+.1f}" in said["C5"]["measured"]
 
 
+def test_an_undecided_plug_in_names_the_open_comparison() -> None:
+    said = _said(studies.state_plugin, _plugged(0.6, 0.6))
+    assert said["C5"]["reason"] == "intervals include 0: LSTM against the frozen control"
+    assert said["C5 gain"]["reason"] == ""
+
+
 def test_one_forecaster_without_a_gain_refutes_the_claim_about_all() -> None:
     good, bad = _plugged(0.6, 0.8), _plugged(1.2, 1.4, "lightts")
     cells = [
