@@ -107,14 +107,14 @@ def _table(path: str | Path, header: bool | None) -> _Table:
     if "" in lines:
         raise UserError(f"{source} line {lines.index('') + 1}: an empty line")
     delimiter = max(",;\t", key=lines[0].count)
-    first = [cell.strip() for cell in _cells(lines[:1], delimiter, source)[0]]
+    first = [cell.strip() for cell in _fields(lines[:1], delimiter, source)[0]]
     if header is None:
         header = not all(_is_number(cell) or looks_like_date(cell) for cell in first)
     body = lines[1:] if header else lines
     if not body:
         raise UserError(f"{source}: a header and no rows")
     if any('"' in line for line in body):
-        rows = _cells(body, delimiter, source)
+        rows = _fields(body, delimiter, source)
         body = [delimiter.join(cell.replace(delimiter, " ") for cell in row) for row in rows]
     table = _Table(
         source,
@@ -127,7 +127,7 @@ def _table(path: str | Path, header: bool | None) -> _Table:
     return table
 
 
-def _cells(lines: list[str], delimiter: str, source: str) -> list[list[str]]:
+def _fields(lines: list[str], delimiter: str, source: str) -> list[list[str]]:
     try:
         return list(csv.reader(lines, delimiter=delimiter))
     except csv.Error as error:  # a cell of more than 131072 characters: no table of numbers
