@@ -63,7 +63,7 @@ def _examiner(program: Program) -> Any:
     """One update that keeps its input and reports everything worth inspecting."""
 
     def examine(carry: Carry, data: PyTree, rows: PyTree, root: Any) -> tuple[Carry, PyTree]:
-        state, metrics, ok = program._updated(carry, data, rows, root)
+        state, metrics, ok = program.updated(carry, data, rows, root)
         report: dict[str, PyTree] = {}
         if program.step.inspect is not None and not program.stacked:
             key = keys.named(root, "update", carry.step)

@@ -102,7 +102,7 @@ class Program:
         """`scan` updates of all seeds; returns the metrics of the last one."""
 
         def one(carry: Carry, rows: PyTree) -> tuple[Carry, PyTree]:
-            state, metrics, ok = self._updated(carry, data, rows, root)
+            state, metrics, ok = self.updated(carry, data, rows, root)
             bad = jnp.where((carry.bad < 0) & ~jnp.atleast_1d(ok), carry.step, carry.bad)
             return Carry(state, carry.step + 1, bad, carry.active), metrics
 
@@ -113,7 +113,8 @@ class Program:
             metrics = jax.tree.map(lambda leaf: leaf[-1], stacked)
         return carry, {"metrics": metrics, "bad": carry.bad}
 
-    def _updated(self, carry: Carry, data: PyTree, rows: PyTree, root: Array) -> Any:
+    def updated(self, carry: Carry, data: PyTree, rows: PyTree, root: Array) -> Any:
+        """One update of all seeds: (state, metrics, whether finite). A stopped seed stands still."""
         if not self.stacked:
             return self.update(carry.state, data, rows, root, carry.step)
 
