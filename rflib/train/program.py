@@ -114,7 +114,7 @@ class Program:
         return carry, {"metrics": metrics, "bad": carry.bad}
 
     def updated(self, carry: Carry, data: PyTree, rows: PyTree, root: Array) -> Any:
-        """One update of all seeds: (state, metrics, whether finite). A stopped seed stands still."""
+        """One update of all seeds: (state, metrics, finite or not). A stopped seed stands still."""
         if not self.stacked:
             return self.update(carry.state, data, rows, root, carry.step)
 
