@@ -288,9 +288,10 @@ def _plugin(c: ConfigDict) -> ConfigDict:
     c.model.lightts.d_model = 128
     c.model.lstm.hidden = 64
     for name in ("transformer", "informer"):
-        c.model[name].d_model = 64
-        c.model[name].d_ff = 128
-        c.model[name].n_heads = 4
+        c.model[name].d_model = 32
+        c.model[name].d_ff = 64
+        c.model[name].n_heads = 2
+        c.model[name].dropout = 0.05
     for name in models:
         c.batch[name] = 128
         c.optim[name] = _schedule(1e-3, epochs=12, halve=False)

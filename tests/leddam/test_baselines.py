@@ -61,16 +61,17 @@ def numpy_itransformer(module: ITransformer, p: dict, x: np.ndarray) -> np.ndarr
     width = module.d_model // module.n_heads
     for i in range(module.n_layers):
         q = p[f"layers_{i}"]
-        query, key, value = (lin(q[name], tokens) for name in ("query", "key", "value"))
+        maps, feed_forward = q["attention"], q["feed_forward"]
+        query, key, value = (lin(maps[name], tokens) for name in ("query", "key", "value"))
         mixed = np.zeros_like(tokens)
         for h in range(module.n_heads):
             part = slice(h * width, (h + 1) * width)
             scores = query[..., part] @ key[..., part].transpose(0, 2, 1) / np.sqrt(width)
             weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
             mixed[..., part] = weights @ value[..., part]
-        tokens = layer_norm(q["attention_norm"], tokens + lin(q["output"], mixed))
-        hidden = lin(q["expand"], tokens)
-        hidden = lin(q["contract"], 0.5 * hidden * (1 + erf(hidden / 2**0.5)))
+        tokens = layer_norm(q["attention_norm"], tokens + lin(maps["output"], mixed))
+        hidden = lin(feed_forward["expand"], tokens)
+        hidden = lin(feed_forward["contract"], 0.5 * hidden * (1 + erf(hidden / 2**0.5)))
         tokens = layer_norm(q["output_norm"], tokens + hidden)
     return (lin(p["head"], layer_norm(p["norm"], tokens)) * std + mean).transpose(0, 2, 1)
 
@@ -163,7 +164,7 @@ def test_itransformer_drops_out_by_key_in_training_only():
 def test_itransformer_shows_attention_of_every_head_that_sums_to_1():
     v, x = shaken(INVERTED), windows(INVERTED)
     sown = jax.jit(lambda v, x: variables.inspect(INVERTED, v, x))(v, x)
-    weights = sown["layers_1"]["weights"][0]
+    weights = sown["layers_1"]["attention"]["weights"][0]
     assert weights.shape == (4, 4, 3, 3)
     np.testing.assert_allclose(weights.sum(-1), np.ones((4, 4, 3)), rtol=1e-5)
 

@@ -1,6 +1,7 @@
 """The forecasters that Leddam is compared with."""
 
-import jax
+import functools
+
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
@@ -8,8 +9,10 @@ from jaxtyping import Float
 
 from rflib.core.checks import in_range, multiple_of, positive_int
 from rflib.methods.leddam.decomposition import LearnableDecomposition, initial_kernel
+from rflib.methods.leddam.dropout import Dropout
 from rflib.methods.leddam.model import denormalise, normalise
-from rflib.nn.linear import Linear, gelu
+from rflib.methods.leddam.transformer import Attention, EncoderLayer
+from rflib.nn.linear import Linear
 from rflib.nn.norm import LayerNorm
 
 
@@ -45,41 +48,6 @@ class DLinear(nn.Module):
         return jnp.swapaxes(forecast, 1, 2)
 
 
-class EncoderLayer(nn.Module):
-    """Post-norm transformer layer: LN(x + attention), then LN(x + D -> d_ff, GELU, d_ff -> D).
-
-    Dropout on the attention's weights and output and after both maps of the feed-forward.
-    """
-
-    d_model: int
-    n_heads: int
-    d_ff: int
-    dropout: float
-
-    def setup(self) -> None:
-        self.query = Linear(self.d_model, self.d_model)
-        self.key = Linear(self.d_model, self.d_model)
-        self.value = Linear(self.d_model, self.d_model)
-        self.output = Linear(self.d_model, self.d_model)
-        self.expand = Linear(self.d_model, self.d_ff)
-        self.contract = Linear(self.d_ff, self.d_model)
-        self.attention_norm = LayerNorm(self.d_model)
-        self.output_norm = LayerNorm(self.d_model)
-        self.drop = nn.Dropout(self.dropout)
-
-    def __call__(self, x: Float[Array, "batch tokens d_model"], train: bool) -> Array:
-        heads = (*x.shape[:2], self.n_heads, -1)
-        query, key, value = (f(x).reshape(heads) for f in (self.query, self.key, self.value))
-        scores = jnp.einsum("bnhe,bmhe->bhnm", query, key) * query.shape[-1] ** -0.5
-        weights = jax.nn.softmax(scores, -1)
-        self.sow("intermediates", "weights", weights)
-        weights = self.drop(weights, deterministic=not train)
-        mixed = jnp.einsum("bhnm,bmhe->bnhe", weights, value).reshape(x.shape)
-        x = self.attention_norm(x + self.drop(self.output(mixed), deterministic=not train))
-        hidden = self.drop(gelu(self.expand(x)), deterministic=not train)
-        return self.output_norm(x + self.drop(self.contract(hidden), deterministic=not train))
-
-
 class ITransformer(nn.Module):
     """Attention over whole series as tokens: Liu et al., "iTransformer" (ICLR 2024).
 
@@ -107,11 +75,12 @@ class ITransformer(nn.Module):
 
     def setup(self) -> None:
         self.embedding = Linear(self.seq_len, self.d_model)
-        size = (self.d_model, self.n_heads, self.d_ff, self.dropout)
+        make = functools.partial(Attention, self.d_model, self.n_heads, self.dropout)
+        size = (make, self.d_model, self.d_ff, self.dropout)
         self.layers = [EncoderLayer(*size) for _ in range(self.n_layers)]
         self.norm = LayerNorm(self.d_model)
         self.head = Linear(self.d_model, self.pred_len)
-        self.drop = nn.Dropout(self.dropout)
+        self.drop = Dropout(self.dropout)
 
     def __call__(self, x: Float[Array, "batch seq_len n_series"], train: bool) -> Array:
         window = normalise(x, self.instance_norm)

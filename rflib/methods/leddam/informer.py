@@ -23,6 +23,7 @@ from rflib.methods.leddam.transformer import (
     Transformer,
 )
 from rflib.nn.norm import BatchNorm
+from rflib.nn.softmax import softmax
 
 
 def sparse_count(length: int, factor: int) -> int:
@@ -90,7 +91,7 @@ class ProbSparseAttention(Attention):
             rest = jnp.cumsum(value, 2)
         else:
             rest = jnp.mean(value, 2, keepdims=True)
-        mixed = jax.nn.softmax(scores, -1) @ value
+        mixed = softmax(scores) @ value
         left = 1 - jnp.sum(rows, 2)[..., None]
         return jnp.swapaxes(rows, 2, 3) @ mixed + left * rest
 

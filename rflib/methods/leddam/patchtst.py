@@ -1,5 +1,7 @@
 """PatchTST: a transformer encoder over patches of each series alone."""
 
+import functools
+
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array, lax
@@ -7,8 +9,9 @@ from jaxtyping import Float
 
 from rflib.core.checks import in_range, multiple_of, positive_int
 from rflib.core.errors import UserError
-from rflib.methods.leddam.baselines import EncoderLayer
+from rflib.methods.leddam.dropout import Dropout
 from rflib.methods.leddam.model import denormalise, normalise
+from rflib.methods.leddam.transformer import Attention, EncoderLayer
 from rflib.nn.conv import pad_time
 from rflib.nn.initializers import fan_in_uniform
 from rflib.nn.linear import Linear, affine
@@ -86,12 +89,13 @@ class PatchTST(nn.Module):
     def setup(self) -> None:
         shape = (self.d_model, self.patch_len)
         self.embedding = self.param("embedding", fan_in_uniform(self.patch_len), shape)
-        size = (self.d_model, self.n_heads, self.d_ff, self.dropout)
+        make = functools.partial(Attention, self.d_model, self.n_heads, self.dropout)
+        size = (make, self.d_model, self.d_ff, self.dropout)
         self.layers = [EncoderLayer(*size) for _ in range(self.n_layers)]
         self.norm = BatchNorm(self.d_model, axis=-1)
         count = patch_count(self.seq_len, self.patch_len, self.stride)
         self.head = Linear(count * self.d_model, self.pred_len)
-        self.drop = nn.Dropout(self.dropout)
+        self.drop = Dropout(self.dropout)
 
     def __call__(self, x: Float[Array, "batch seq_len n_series"], train: bool) -> Array:
         window = normalise(x, self.instance_norm)

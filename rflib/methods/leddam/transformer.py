@@ -8,7 +8,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -22,6 +21,7 @@ from rflib.methods.leddam.dropout import Dropout
 from rflib.nn.initializers import fan_in_uniform
 from rflib.nn.linear import Linear, affine, gelu
 from rflib.nn.norm import LayerNorm
+from rflib.nn.softmax import softmax
 
 
 def sinusoid(length: int, d_model: int) -> Float[np.ndarray, "length d_model"]:
@@ -133,7 +133,7 @@ class Attention(nn.Module):
         if self.causal:
             visible = np.tri(query.shape[2], key.shape[2], dtype=bool)[None, None]
             scores = jnp.where(visible, scores, -jnp.inf)
-        weights = jax.nn.softmax(scores, -1)
+        weights = softmax(scores)
         self.sow("intermediates", "weights", weights)
         return self.drop(weights, deterministic=not train) @ value
 
