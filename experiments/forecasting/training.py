@@ -14,6 +14,7 @@ from experiments.forecasting import models
 from experiments.forecasting.forecasters import Forecaster, forecasters
 from rflib.core import trees
 from rflib.core.checks import choose, distinct, positive_int
+from rflib.core.errors import NotFinite
 from rflib.methods.leddam.data import ForecastData, valid_starts
 from rflib.methods.leddam.gaps import Gapped
 from rflib.methods.leddam.naive import naive_errors
@@ -113,6 +114,12 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
         for seed in seeds(config):
             name = phase_name(data.name, data.pred_len, model, seed)
             result = _fit(config, run, data, forecaster, series, mesh, evals, name, seed)
+            if result.best is None:
+                raise NotFinite(
+                    f"{name}: the validation error was never a finite number in {result.step} "
+                    "steps, so there is no model to test. Is the learning rate (config.optim) too "
+                    "high, or do the validation rows lie far outside of the training rows?"
+                )
             outcome = _outcome(config, forecaster, data, seed, result)
             outcomes[model].append(outcome)
             run.note(

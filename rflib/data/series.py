@@ -4,6 +4,7 @@ import contextlib
 import csv
 import gzip
 import io
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -63,7 +64,8 @@ def read_series(path: str | Path, *, header: bool | None = None, gaps: bool = Fa
     Args:
         path: the file.
         header: whether the first line holds column names. None: it does if one of its cells is
-            neither a number nor a date. Without header the names are "0", "1", ...
+            neither a number nor a date; an error if it looks like column names that are numbers.
+            Without header the names are "0", "1", ...
         gaps: a missing value (an empty cell, or a word such as NA, nan, null) becomes NaN; it is an
             error otherwise. Other cells that are no finite numbers always are.
 
@@ -110,6 +112,13 @@ def _table(path: str | Path, header: bool | None) -> _Table:
     first = [cell.strip() for cell in _fields(lines[:1], delimiter, source)[0]]
     if header is None:
         header = not all(_is_number(cell) or looks_like_date(cell) for cell in first)
+        if not header and _names_in_numbers(first, lines[1:2], delimiter):
+            shown = ", ".join(first[:4]) + (", ..." if len(first) > 4 else "")
+            raise UserError(
+                f"{source} line 1: {shown} may be the columns' names or their first values. If "
+                "they are names, let one of them begin with a letter; if they are values, put a "
+                "line with names above them"
+            )
     body = lines[1:] if header else lines
     if not body:
         raise UserError(f"{source}: a header and no rows")
@@ -125,6 +134,22 @@ def _table(path: str | Path, header: bool | None) -> _Table:
     )
     _check_shape(table)
     return table
+
+
+def _names_in_numbers(first: list[str], second: list[str], delimiter: str) -> bool:
+    """Whether a first line of numbers looks like names, as a table without names is written.
+
+    Several different whole numbers are names if they count up from 0 or 1, three of them at least,
+    or if no cell of the next line is a whole number.
+    """
+    if len(first) < 2 or len(set(first)) < len(first) or not all(map(str.isdecimal, first)):
+        return False
+    numbers = list(map(int, first))
+    counting = numbers[0] in (0, 1) and all(b - a == 1 for a, b in itertools.pairwise(numbers))
+    below = [cell.strip() for line in second for cell in line.split(delimiter)]
+    whole = any(cell.lstrip("-+").isdecimal() for cell in below)
+    unlike = any(map(_is_number, below)) and not whole
+    return (counting and len(first) > 2) or unlike
 
 
 def _fields(lines: list[str], delimiter: str, source: str) -> list[list[str]]:

@@ -6,6 +6,7 @@ import io
 import re
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ class Run:
         self._timing: Any = None
         self._board: Any = None
         self._results: dict[str, Any] = {}
+        self._logged: Counter[str] = Counter()
         self._start = time.monotonic()
         self._closed = False
 
@@ -123,6 +125,7 @@ class Run:
         Apart from `time` the line must be a function of (config, seed, step). A line that an
         earlier session of this run logged already is recognised and keeps its place.
         """
+        self._logged[phase] += 1
         if not self._writes:
             return
         clash = RESERVED & metrics.keys()
@@ -139,9 +142,17 @@ class Run:
 
     def cut(self, *, phase: str, step: int, lines: int) -> None:
         """Keeps the first `lines` metric lines of `phase`, and its timing up to `step`."""
+        self._logged[phase] = lines
         if self._writes:
             self._metrics.cut(phase, lambda number, _: number < lines)
             self._timing.cut(phase, lambda _, record: record.get("step", 0) <= step)
+
+    def logged(self, phase: str) -> int:
+        """How many metric lines `phase` has: those that `cut` kept, and all `log` since.
+
+        Every process counts, also those that do not write.
+        """
+        return self._logged[phase]
 
     def progress(
         self, step: int, steps: int, metrics: Mapping[str, Any], rate: float, phase: str

@@ -14,7 +14,7 @@ from rflib.core import checks
 from rflib.core.errors import UserError
 from rflib.train import compiled, preemption
 from rflib.train import mesh as meshes
-from rflib.train.program import Program
+from rflib.train.program import Program, check_number
 from rflib.train.task import EarlyStop, Eval, Key, Metrics
 
 PyTree = Any
@@ -89,6 +89,8 @@ def run(
         found.append({})
         for name, each in evals.items():
             metrics = each.run(one, program.eval_key(i, name, step))
+            for metric, value in metrics.items():
+                check_number(f"metric {metric!r} of the eval {name!r}", value)
             found[i] |= {f"{name}/{metric}": float(value) for metric, value in metrics.items()}
     return found
 

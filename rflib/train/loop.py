@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rflib.core.errors import DryRun, Stopped, UserError
-from rflib.train import dry, evaluation, host, nonfinite, preemption
+from rflib.train import dry, evaluation, host, nonfinite, phases, preemption
 from rflib.train import mesh as meshes
 from rflib.train.evaluation import Tracker
 from rflib.train.profile import Profile
@@ -55,7 +55,8 @@ def fit(
       batch: step number (from 0) -> this process's rows; None for a Step without rows. With
         `seeds`, a sequence of such functions, one a seed.
       run: receives metrics, timing, notes; the phase lives in `workdir/phases/<name>`.
-      name: of the phase: unique in the run. A finished phase returns its Result from disk.
+      name: of the phase: unique in the run. A phase that an earlier session finished returns its
+        Result from disk; one that this session has finished goes on if there are more `steps`.
       data: arrays kept on the device; `step.update` then gets the pair (data, rows).
       steps: updates in all, counted from the start of the phase, not of this process.
       seed: root of all randomness of the phase.
@@ -65,7 +66,8 @@ def fit(
       rules: regular expressions to PartitionSpecs for the state (`mesh.shardings`).
       scan: updates a call; every interval must be a multiple of it.
       evals: measurements of the view by name; logged as "name/metric".
-      log_every: steps between two lines of metrics.
+      log_every: steps between two lines of metrics. The last step has one too, and, with `stop`,
+        each step that may prove to be the last.
       checkpoint: when to save. The end of the phase and SIGTERM save in any case.
       stop: early stopping on one of `evals`.
       hooks: host code to call every so many steps.
@@ -73,8 +75,9 @@ def fit(
       hang: (factor, seconds) of the watchdog: no step for max(seconds, factor x median) is a hang.
 
     Raises:
-      UserError: an argument out of range, a batch that does not fit the mesh, a checkpoint of
-        another structure. NotFinite: naming the step and leaves; the last good checkpoint stays.
+      UserError: an argument out of range, a name that this session has used, a batch that does not
+        fit the mesh, a checkpoint of another structure. NotFinite: naming the step and leaves;
+        the last good checkpoint stays.
       Stopped: after SIGTERM, with everything saved. NoCheckpoint: none verifies.
     """
     return _Phase(**locals()).run()
@@ -95,7 +98,7 @@ class _Phase:
         intervals |= {f"evals[{each!r}].every": evals[each].every for each in evals}
         intervals |= {f"hooks[{i}].every": hook.every for i, hook in enumerate(hooks)}
         check_arguments(name, batch, seeds, seed, scan, intervals)
-        self.logger, self.name, self.steps, self.evals = run, name, steps, evals
+        self.logger, self.name, self.steps, self.evals, self.stop = run, name, steps, evals, stop
         self.log_every, self.checkpoint, self.hooks = log_every, checkpoint, hooks
         self.hang, self.flops = hang, flops
         self.every = [n for n in intervals.values() if n and n != steps]
@@ -106,7 +109,7 @@ class _Phase:
             step, batch, data=data, seeds=tuple(seeds or (seed,)), stacked=seeds is not None,
             mesh=mesh if mesh is not None else meshes.make_mesh(None), rules=rules, scan=scan,
         )  # fmt: skip
-        self.done = self.lines = 0
+        self.done = 0
         self.pending: tuple[int, PyTree] | None = None
         self.best: PyTree = None
         self.latest: list[dict[str, float]] = [{} for _ in self.program.seeds]
@@ -117,6 +120,7 @@ class _Phase:
 
     def run(self) -> Result:
         options = self.logger.options
+        phases.begin(self.logger, self.name, self._goes_on)
         host.tune_allocator()
         record = self.directory / "done.json"
         with contextlib.ExitStack() as stack:
@@ -164,7 +168,7 @@ class _Phase:
 
     def _host_work(self, out: PyTree) -> bool:
         """Everything that is due at `done`; False if SIGTERM cut an eval short."""
-        if self.done % self.log_every == 0:
+        if self._log_due():
             self._flush()  # one interval late, so that the device never waits for the host
             self.pending = (self.done, out)
         return self._events()
@@ -182,6 +186,17 @@ class _Phase:
         return True
 
     # -- metrics -------------------------------------------------------------------------------
+
+    def _log_due(self) -> bool:
+        """Whether this step's metrics are logged: always if it may be the last one.
+
+        Whether it is, an early stop knows after its eval only, and then these metrics may be gone:
+        SIGTERM in the eval saves the state and not them.
+        """
+        may_end = self.done >= self.steps or (
+            self.stop is not None and self.stop.eval in self._evals_due()
+        )
+        return may_end or self.done % self.log_every == 0
 
     def _flush(self) -> None:
         """Writes the metrics line that is still on the device, after a look at the bad flag."""
@@ -206,7 +221,6 @@ class _Phase:
         metrics = {k: np.asarray(v).item() for k, v in metrics.items()}
         tag = seed if self.program.stacked else None
         self.logger.log(step, metrics, phase=self.name, seed=tag)
-        self.lines += 1
 
     @contextlib.contextmanager
     def _aside(self) -> Any:
@@ -277,7 +291,8 @@ class _Phase:
     def _save(self, *, block: bool = False) -> None:
         self._settle()
         with self._aside():
-            self.store.save(self.done, self.carry, self.lines, self.latest, block=block)
+            lines = self.logger.logged(self.name)
+            self.store.save(self.done, self.carry, lines, self.latest, block=block)
 
     def _leave(self) -> None:
         """SIGTERM: everything to disk, then out."""
@@ -294,7 +309,7 @@ class _Phase:
             self.logger.cut(phase=self.name, step=0, lines=0)
             self.carry = self.program.init(self.program.keys)
             return False
-        self.carry, self.best, self.lines = good.carry, good.best, good.lines
+        self.carry, self.best = good.carry, good.best
         self.latest, self.done = good.latest or self.latest, int(good.carry.step)
         more = written.get("reason") == "steps" and self.steps > self.done
         if self.done == written.get("step") and not more:
@@ -303,9 +318,13 @@ class _Phase:
             raise UserError(
                 f"steps={self.steps} is less than the {self.done} steps that {self.name} has done"
             )
-        self.logger.cut(phase=self.name, step=self.done, lines=self.lines)
+        self.logger.cut(phase=self.name, step=self.done, lines=good.lines)
         self.logger.note(f"{self.name}: resumed at step {self.done} of {self.steps}")
         return False
+
+    def _goes_on(self, ended: Any) -> bool:
+        """Whether a phase of this session that ended by its steps, if it did, has more to do."""
+        return isinstance(ended, int) and ended < self.steps
 
     def _first(self, out: PyTree, begun: float) -> None:
         """After the first call, which alone waits for the device: rates are counted from here."""
@@ -338,6 +357,8 @@ class _Phase:
         each = written["metrics"], self.tracker.step.tolist(), self.tracker.value.tolist()
         metrics, best_step, best_value = each if self.program.stacked else [x[0] for x in each]
         kept = self.tracker.eval is not None
+        by_steps = written["reason"] == "steps"
+        phases.end(self.logger, self.name, written["step"] if by_steps else None)
         return Result(
             state=self.carry.state,
             view=self.program.view(self.carry.state),

@@ -95,6 +95,8 @@ class Program:
         """One update of one seed: (state, metrics, whether the metrics are finite)."""
         key = keys.named(root, "update", step)
         state, metrics = self.step.update(state, rows if data is None else (data, rows), key)
+        for name, value in metrics.items():
+            check_number(f"metric {name!r} of the step", value)
         excused = jnp.asarray(metrics.get("skipped", False)).astype(bool)
         return state, dict(metrics), trees.all_finite(metrics) | excused
 
@@ -182,6 +184,12 @@ class Program:
             return jax.random.wrap_key_data(whole, impl=jax.random.key_impl(leaf))
 
         return jax.tree.map(one, tree)
+
+
+def check_number(what: str, value: Any) -> None:
+    """Raises a UserError unless `value` is one number; arrays of one element count as one."""
+    if np.size(value) != 1:
+        raise UserError(f"{what} has the shape {np.shape(value)}; a metric is one number")
 
 
 def check_arguments(

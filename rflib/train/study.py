@@ -14,7 +14,7 @@ import numpy as np
 
 from rflib.core import keys
 from rflib.core.errors import DryRun, UserError
-from rflib.train import preemption
+from rflib.train import phases, preemption
 from rflib.train.task import Cell, Logger, Metrics, Study
 
 
@@ -36,7 +36,8 @@ def study(study: Study, run: Logger, *, name: str = "study", seed: int) -> dict[
     processes all run every cell, and what process 0 kept counts. `summary` is called again when a
     finished study is: it makes figures, tables and claims, and logs no lines.
 
-    Raises UserError for two cells of one name, and for values that JSON cannot hold.
+    Raises UserError for two cells of one name, for values that JSON cannot hold, and for the name
+    of another phase that this session has ended.
     """
     names = Counter(cell.name for cell in study.cells)
     twice = [word for word, count in names.items() if count > 1]
@@ -44,6 +45,8 @@ def study(study: Study, run: Logger, *, name: str = "study", seed: int) -> dict[
         raise UserError(f"study {name!r}: cells need names of their own; repeated: {twice}")
     phase = run.workdir / "phases" / name
     digests = {cell.name: _digest(cell, seed) for cell in study.cells}
+    same = lambda ended: isinstance(ended, dict) and ended.items() <= digests.items()  # noqa: E731
+    phases.begin(run, name, same)
     first = jax.process_index() == 0
     kept = _agree(_load(phase / "cells", digests, run) if first else {})
     if run.options.dry:
@@ -80,6 +83,7 @@ def study(study: Study, run: Logger, *, name: str = "study", seed: int) -> dict[
         preemption.check()
     if study.summary is not None:
         study.summary(results)
+    phases.end(run, name, digests)
     return results
 
 

@@ -161,6 +161,10 @@ class Logger(Protocol):
         """On resume: keeps the first `lines` metric lines of `phase`, its timing up to `step`."""
         ...
 
+    def logged(self, phase: str) -> int:
+        """How many metric lines `phase` has: those that `cut` kept, and all `log` since."""
+        ...
+
     def progress(self, step: int, steps: int, metrics: Metrics, rate: float, phase: str) -> None:
         """Shows where the phase is; `rate` in steps a second."""
         ...

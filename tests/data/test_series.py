@@ -55,6 +55,25 @@ def test_forms_of_the_same_table_read_alike(path, text, names, dates):
         assert series.dates is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["0,1,2\n5,7,9\n", "1,2,3,4\n5,7,9,8\n", "400001,400017\n61.5,60.25\n", "0,1\n.5,-1.5\n"],
+)
+def test_names_that_are_numbers_are_not_taken_for_values(path, text):
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"line 1: .* may be the columns' names or their first"):
+        read_series(path)
+    assert len(read_series(path, header=False).values) == 2
+    path.write_text(f"date,{text}".replace("\n", "\n2020-01-01,", 1))
+    assert read_series(path).names == tuple(text.split("\n")[0].split(","))
+
+
+@pytest.mark.parametrize("text", ["5,7\n1,2\n", "3,3\n.5,.5\n", "7\n.5\n", "0.5,1\n.5,.7\n"])
+def test_first_lines_of_values_are_values(path, text):
+    path.write_text(text)
+    assert len(read_series(path).values) == 2
+
+
 def test_header_can_be_forced_for_numbers_as_names(path):
     path.write_text("1,2\n3,4\n5,6\n")
     assert len(read_series(path).values) == 3

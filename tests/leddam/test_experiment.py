@@ -20,7 +20,7 @@ from experiments import leddam
 from experiments.forecasting import claims, figures, models, study_figures, training
 from experiments.forecasting.forecasters import BACKBONES, forecasters
 from rflib.core import trees
-from rflib.core.errors import UserError
+from rflib.core.errors import NotFinite, UserError
 from rflib.methods.leddam.baselines import DLinear
 from rflib.methods.leddam.data import load, train_batches
 from rflib.methods.leddam.generator import generate, write_layout
@@ -149,6 +149,18 @@ def test_each_phase_is_trained_as_its_seed_and_the_config_say(
             settings["evals"][name].run(None, jax.random.key(0))
             assert np.array_equal(asked[-1], data.starts(name))
         assert [settings["evals"][name].best for name in ("valid", "test")] == ["min", None]
+
+
+def test_a_validation_error_that_is_never_finite_is_named_with_its_phase(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing = Result(None, None, None, 66, {"test/mse": np.nan}, -1, np.nan, "early stop")
+    monkeypatch.setattr(training, "fit", lambda *a, **k: nothing)
+    config = load_config("leddam", "tiny", {"model.names": ("dlinear",)})
+    silent: Any = SimpleNamespace(note=lambda text: None)
+    mesh = meshes.make_mesh({"data": 1})
+    with pytest.raises(NotFinite, match=r"synthetic-96-dlinear-2021: .* never a finite .* rate"):
+        training.train_cell(config, silent, load("synthetic", rows=1000), mesh)
 
 
 @pytest.mark.parametrize(

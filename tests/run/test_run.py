@@ -71,7 +71,9 @@ def test_cut_keeps_the_metric_lines_asked_for_and_the_timing_up_to_the_step(tmp_
             for step in range(1, 5):
                 run.log(step, {"loss": 1.0}, phase=phase)
                 run.timing(step, {"rate": 1.0}, phase=phase)
+        assert (run.logged("second"), run.logged("third")) == (4, 0)
         run.cut(phase="second", step=3, lines=2)
+        assert run.logged("second") == 2
 
     def steps(name: str, phase: str) -> list[int]:
         return [r["step"] for r in lines.each(tmp_path / name) if r["phase"] == phase]

@@ -1,5 +1,7 @@
 """Small problems and a logger that keeps everything, for the tests of the harness."""
 
+import copy
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,14 @@ class Recorder:
         self.timings: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.shown: list[int] = []
+        self.counts: Counter[str] = Counter()
+
+    def reopened(self) -> "Recorder":
+        """What another session sees of the same run."""
+        return copy.copy(self)
 
     def log(self, step, metrics, *, phase="", seed=None):
+        self.counts[phase] += 1
         self.lines.append({"phase": phase, "seed": seed, "step": step, **metrics})
 
     def timing(self, step, values, *, phase=""):
@@ -34,7 +42,11 @@ class Recorder:
         own = [line for line in self.lines if line["phase"] == phase]
         rest = [line for line in self.lines if line["phase"] != phase]
         assert len(own) >= lines
-        self.lines = rest + own[:lines]
+        self.lines[:] = rest + own[:lines]  # in place: another session has the same list
+        self.counts[phase] = lines
+
+    def logged(self, phase):
+        return self.counts[phase]
 
     def progress(self, step, steps, metrics, rate, phase):
         self.shown.append(step)

@@ -1,6 +1,7 @@
 """The loop against a plain Python loop, resumption, early stopping, evals, options."""
 
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,12 @@ import optax
 import pytest
 
 from rflib.core import errors, keys, trees
-from rflib.core.errors import DryRun, UserError
+from rflib.core.errors import DryRun, Stopped, UserError
 from rflib.train.gradient import gradient_step
 from rflib.train.loop import fit
 from rflib.train.mesh import make_mesh
-from rflib.train.task import Checkpoint, EarlyStop, Eval, Hook, Options, Step
+from rflib.train.study import study
+from rflib.train.task import Cell, Checkpoint, EarlyStop, Eval, Hook, Options, Step, Study
 from tests.train.problems import Recorder, regression, regression_step
 
 
@@ -49,7 +51,8 @@ def test_fit_equals_a_plain_loop(tmp_path, mesh):
 
 def run_to(tmp_path, steps, mesh, *, options=Options(), seed=3, **kw):  # noqa: B008
     task, step = regression_step(**kw.pop("step", {}))
-    run = kw.pop("run", None) or Recorder(tmp_path, options)
+    run = kw.pop("run", None)
+    run = Recorder(tmp_path, options) if run is None else run.reopened()
     arguments = {"log_every": 5, "evals": task.evals, "checkpoint": Checkpoint(every=10), **kw}
     result = fit(
         step, task.batch, run, data=task.data, steps=steps, seed=seed, mesh=mesh, **arguments
@@ -365,3 +368,103 @@ def test_a_damaged_best_view_sets_its_checkpoint_aside_too(tmp_path, mesh):
     assert trees.digest(result.state) == trees.digest(expected.state)
     assert trees.digest(result.best) == trees.digest(expected.best)
     assert run.lines == whole.lines
+
+
+@pytest.mark.parametrize("log_every", [7, 100])
+def test_the_last_step_is_logged_whatever_the_interval(tmp_path, mesh, log_every):
+    task = regression()
+    step = gradient_step(task, optax.adam(1e-2))
+    run = Recorder(tmp_path)
+    fit(step, task.batch, run, data=task.data, steps=20, mesh=mesh, log_every=log_every, seed=3)
+    steps = [line["step"] for line in run.lines if "train/loss" in line]
+    assert steps == ([7, 14, 20] if log_every == 7 else [20])
+    _, losses = plain_loop(task, step, 20, 3)
+    np.testing.assert_allclose(run.column("train/loss"), [losses[i - 1] for i in steps], rtol=1e-5)
+
+
+@pytest.mark.parametrize("halt", [None, 15, 20])
+def test_the_step_of_an_early_stop_is_logged_also_if_its_eval_was_cut_off(tmp_path, mesh, halt):
+    """SIGTERM within the eval of the step that turns out to be the last one."""
+    values, halted = {10: 1.0, 20: 2.0}, []
+
+    def valid(view, key):
+        if halt == 20 and run.lines[-1]["step"] == 20 and not halted:
+            halted.append(20)
+            raise Stopped
+        return {"loss": values[max(line["step"] for line in run.lines)]}
+
+    def die(info):
+        if halt == 15 and info.step == 15 and not halted:
+            halted.append(15)
+            raise Halt
+
+    run = Recorder(tmp_path)
+    arguments: dict[str, Any] = {
+        "evals": {"valid": Eval(valid, every=10, best="min")}, "hooks": [Hook(die, 5)],
+        "stop": EarlyStop("valid", 1), "log_every": 100, "checkpoint": Checkpoint(every=10),
+    }  # fmt: skip
+    if halt is not None:
+        with pytest.raises((Halt, Stopped)):
+            run_to(tmp_path, 90, mesh, run=run, **arguments)
+    _, result = run_to(tmp_path, 90, mesh, run=run, **arguments)
+    assert result.step == 20 and result.reason == "early stop"
+    named = [(line["step"], "train/loss" in line) for line in run.lines]
+    assert named == [(10, True), (10, False), (20, True), (20, False)]
+
+
+def test_what_a_hook_logs_under_the_name_of_the_phase_survives_a_restart(tmp_path, mesh):
+    def logging(last=None):
+        def log(info):
+            info.run.log(info.step, {"own": info.step}, phase="fit")
+            if info.step == last:
+                raise Halt
+
+        return [Hook(log, 5)]
+
+    whole, _ = run_to(tmp_path / "a", 40, mesh, hooks=logging())
+    run = Recorder(tmp_path / "b")
+    with pytest.raises(Halt):
+        run_to(tmp_path / "b", 40, mesh, run=run, hooks=logging(35))
+    run, _ = run_to(tmp_path / "b", 40, mesh, run=run, hooks=logging())
+    assert run.lines == whole.lines
+
+
+def test_a_second_phase_of_one_name_is_refused_and_a_resume_is_not(tmp_path, mesh):
+    task, step = regression_step()
+    run = Recorder(tmp_path)
+
+    def go(run, steps, **more):
+        return fit(step, task.batch, run, data=task.data, steps=steps, mesh=mesh, **more)
+
+    go(run, 10)
+    with pytest.raises(UserError, match="name='fit': this run has ended a phase of this name"):
+        go(run, 10, seed=1)
+    assert go(run, 20).step == 20  # goes on
+    assert go(run, 10, name="other", seed=1).step == 10
+    assert go(run.reopened(), 20).step == 20  # another session: told from disk
+    table = Study([Cell("a", {})], lambda cell, key: {"x": 1.0})
+    with pytest.raises(UserError, match="name='fit'"):
+        study(table, run, name="fit", seed=0)
+    study(table, run, seed=0)
+    with pytest.raises(UserError, match="name='study'"):
+        study(Study([Cell("b", {})], table.run), run, seed=0)
+    study(Study([*table.cells, Cell("b", {})], table.run), run, seed=0)
+
+
+@pytest.mark.parametrize("seeds", [None, (0, 1)])
+def test_a_metric_that_is_no_number_is_named_with_its_shape(tmp_path, mesh, seeds):
+    task, step = regression_step()
+
+    def update(state, batch, key):
+        state, metrics = step.update(state, batch, key)
+        return state, {**metrics, "per_series": jnp.ones(3)}
+
+    batch = task.batch if seeds is None else [task.batch] * 2
+    said = r"metric 'per_series' of the step has the shape \(3,\)"
+    with pytest.raises(UserError, match=said):
+        fit(step._replace(update=update), batch, Recorder(tmp_path), data=task.data, steps=10,
+            mesh=mesh, seeds=seeds)  # fmt: skip
+    evals = {"valid": Eval(lambda view, key: {"mse": np.ones((2, 3))})}
+    with pytest.raises(UserError, match=r"metric 'mse' of the eval 'valid' has the shape \(2, 3"):
+        fit(step, batch, Recorder(tmp_path / "b"), data=task.data, steps=10, mesh=mesh,
+            seeds=seeds, evals=evals)  # fmt: skip

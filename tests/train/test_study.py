@@ -44,6 +44,9 @@ class Log:
             kept += [line for line in self.lines(name) if line["phase"] == phase][:keep]
             (self.workdir / name).write_text("".join(json.dumps(line) + "\n" for line in kept))
 
+    def logged(self, phase):
+        return sum(line["phase"] == phase for line in self.lines())
+
     def progress(self, step, steps, metrics, rate, phase):
         self._append("progress.jsonl", {"step": step, "steps": steps, "rate": rate})
 
