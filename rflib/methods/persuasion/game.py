@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from rflib.core.checks import positive_int
 from rflib.core.errors import UserError
@@ -251,8 +251,3 @@ def full_revelation_is_equilibrium(game: Game) -> bool:
     """Whether two senders are able to reveal the state: then the state is known even when any one
     of them deviates, so that full revelation is an exact Nash equilibrium."""
     return sum(count >= game.n_states for count in game.signals) >= 2
-
-
-def joint_actions(game: Game, outcome: Outcome) -> Int[np.ndarray, "..."]:
-    """a*(s) with one axis a sender: [*lead, S_1, ..., S_n]."""
-    return outcome.actions.reshape(*outcome.actions.shape[:-1], *game.signals)
