@@ -1,11 +1,6 @@
 """Laws of meshes, sharding rules and the placement of rows."""
 
-import os
-import subprocess
-import sys
-import textwrap
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from rflib.core.errors import UserError
 from rflib.train import mesh as meshes
 from rflib.train.mesh import fsdp, host_value, make_mesh, place_rows, replicated, rows, shardings
+from tests.spawn import together
 
 
 def leaf(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
@@ -269,31 +265,7 @@ TWO = """
 
 @pytest.mark.multiprocess
 def test_two_processes_give_their_own_rows():
-    root, port = Path(__file__).parents[2], 20000 + (os.getpid() * 7 + 1) % 20000
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(TWO)],
-            env=os.environ
-            | {
-                "XLA_FLAGS": "",
-                "PYTHONPATH": str(root),
-                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-                "JAX_NUM_PROCESSES": "2",
-                "JAX_PROCESS_ID": str(index),
-            },
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for index in range(2)
-    ]
-    try:
-        outs = [child.communicate(timeout=120)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    for child, out in zip(children, outs, strict=True):
-        assert child.returncode == 0, out
+    for out in together(TWO):
         assert "HOST [0.0, 3.0, 10.0, 13.0] 4 90.0" in out
         assert out.count("PLACED") == 1
         assert "a mesh axis named 'data'" in out

@@ -1,11 +1,7 @@
 """SIGTERM: heard by one owner, told at safe points, at the same call on every process."""
 
 import inspect
-import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import timeit
 
@@ -14,6 +10,7 @@ import pytest
 from rflib.core.errors import Stopped
 from rflib.train import preemption
 from rflib.train.preemption import Guard
+from tests.spawn import together, told
 
 
 def terminate() -> None:
@@ -103,12 +100,13 @@ def test_a_poll_costs_less_than_a_microsecond():
 
 
 CHILD = """
-import signal, sys, time
+import signal, time
 import jax
+from rflib.train.mesh import initialize_distributed
 from rflib.train.preemption import Guard, poll
 
-index, count, port = map(int, sys.argv[1:])
-jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=count, process_id=index)
+initialize_distributed()
+index, count = jax.process_index(), jax.process_count()
 with Guard() as guard:  # an earlier phase has polled already
     assert not any(guard.poll() for _ in range(20))
 with Guard() as guard:
@@ -127,33 +125,7 @@ jax.distributed.shutdown()
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("count", [1, 2])
 def test_with_jax_distributed_all_processes_stop_at_the_same_call(count):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    children = [
-        subprocess.Popen(
-            # SIGTERM alone does not end a process that runs jax.distributed
-            [
-                "timeout",
-                "-k",
-                "5",
-                "100",
-                sys.executable,
-                "-c",
-                CHILD,
-                str(i),
-                str(count),
-                str(port),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for i in range(count)
-    ]
-    outputs = [child.communicate()[0].split() for child in children]
-    assert [child.returncode for child in children] == [0] * count
-    word, call, *told = outputs[0]
-    assert word == "fired" and 5 < int(call) < 9_999 and told == ["True"] * 3
+    outputs = [told(text, "fired").split() for text in together(CHILD, count=count)]
+    _, call, *flags = outputs[0]
+    assert 5 < int(call) < 9_999 and flags == ["True"] * 3
     assert outputs == [outputs[0]] * count

@@ -2,11 +2,7 @@
 
 import json
 import math
-import os
 import signal
-import socket
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -15,6 +11,7 @@ import pytest
 from rflib.core.errors import DryRun, Stopped, UserError
 from rflib.train.study import study
 from rflib.train.task import Cell, Options, Study
+from tests.spawn import PATIENCE, python, together, told
 
 
 class Log:
@@ -202,12 +199,11 @@ def test_progress_ends_at_the_number_of_cells_with_a_rate(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_study import Counted, Log, cells
 from rflib.train.study import study
 from rflib.train.task import Study
+from tests.train.test_study import Counted, Log, cells
 
-workdir, deadly = Path(sys.argv[2]), sys.argv[3]
+workdir, deadly = Path(sys.argv[1]), sys.argv[2]
 
 class Run(Log):
     def log(self, step, metrics, **where):
@@ -232,9 +228,9 @@ def test_killed_studies_run_only_the_rest_and_end_with_the_log_of_an_unbroken_on
     whole, broken = Log(tmp_path / "whole"), Log(tmp_path / "broken")
     results = study(Study(cells(1, 2, 3, 4), Counted()), whole, seed=3)
     for deadly in ("size 2", "log 3", "size 4"):
-        script = [sys.executable, "-c", KILLED, os.path.dirname(__file__)]
-        done = subprocess.run([*script, str(broken.workdir), deadly], timeout=100)
-        assert done.returncode == -signal.SIGKILL
+        child = python(KILLED, broken.workdir, deadly)
+        text, _ = child.communicate(timeout=PATIENCE)
+        assert child.returncode == -signal.SIGKILL, text
     rest = Counted()
     assert study(Study(cells(1, 2, 3, 4), rest), broken, seed=3) == results
     assert rest.calls == ["size 4"]
@@ -249,15 +245,14 @@ def test_killed_studies_run_only_the_rest_and_end_with_the_log_of_an_unbroken_on
 TOGETHER = """
 import json, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 import jax
-index, port, workdir = int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
-jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=index)
-from test_study import Counted, Log, cells
+from rflib.train.mesh import initialize_distributed
 from rflib.train.study import study
 from rflib.train.task import Study
+from tests.train.test_study import Counted, Log, cells
 
-run = Log(workdir / str(index))  # process 1 sees nothing of what process 0 kept
+initialize_distributed()
+run = Log(Path(sys.argv[1]) / str(jax.process_index()))  # 1 sees nothing of what 0 kept
 first, second = Counted(), Counted()
 study(Study(cells(1, 2), first), run, seed=0)
 results = study(Study(cells(1, 2, 3), second), run, seed=0)
@@ -269,30 +264,7 @@ jax.distributed.shutdown()
 
 @pytest.mark.multiprocess
 def test_two_processes_agree_on_what_process_0_kept(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    script = [
-        "timeout",
-        "-k",
-        "5",
-        "100",
-        sys.executable,
-        "-c",
-        TOGETHER,
-        os.path.dirname(__file__),
-    ]
-    children = [
-        subprocess.Popen(
-            [*script, str(index), str(port), str(tmp_path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for index in (0, 1)
-    ]
-    outputs = [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
+    outputs = [json.loads(told(text, "[[")) for text in together(TOGETHER, tmp_path)]
     for first, second, results, _ in outputs:
         assert first == ["size 1", "size 2"] and second == ["size 3"]
         assert results == outputs[0][2] and list(results) == ["size 1", "size 2", "size 3"]
