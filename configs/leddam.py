@@ -291,7 +291,8 @@ def _plugin(c: ConfigDict) -> ConfigDict:
         c.model[name].d_model = 32
         c.model[name].d_ff = 64
         c.model[name].n_heads = 2
-        c.model[name].dropout = 0.05
+        c.model[name].n_layers = 1
+        c.model[name].dropout = 0.0
     for name in models:
         c.batch[name] = 128
         c.optim[name] = _schedule(1e-3, epochs=12, halve=False)
