@@ -173,7 +173,7 @@ def breakpoints(
 
 
 def _by_breakpoints(game: Game, columns: Columns, sender: int) -> BestResponse:
-    x = breakpoints(columns.q, game.u)
+    x = np.union1d(breakpoints(columns.q, game.u), 0.5)  # 1/2: silence
     likelihoods = np.stack([1 - x, x], 1)  # [point, w]
     weight = likelihoods[:, None, :] * columns.q.T  # [point, t, w]
     scores, worth = weight @ game.u, weight @ game.v[sender]
@@ -187,7 +187,9 @@ def _by_breakpoints(game: Game, columns: Columns, sender: int) -> BestResponse:
     gap = x[right][None, :] - x[left][:, None]
     c = np.where(gap > 0, (2 * x[right][None, :] - 1) / np.where(gap > 0, gap, 1), 2.0)
     total = c * values[left][:, None] + (2 - c) * values[right][None, :]
-    i, k = np.unravel_index(total.argmax(), total.shape)
+    # Of equally good pairs the closest: what tells the receiver least leaves most to the others.
+    equal = total >= total.max() - 1e-12 * np.abs(values).max()
+    i, k = np.unravel_index(np.where(equal, gap, np.inf).argmin(), total.shape)
     pair = np.array([left[i], right[k]])
     mass = np.array([c[i, k], 2 - c[i, k]])
     used = mass > LEAST
