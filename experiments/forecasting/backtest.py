@@ -18,7 +18,7 @@ from experiments.forecasting.backtest_report import NAIVE, Judged, Origins, writ
 from experiments.forecasting.forecasters import TITLES
 from experiments.forecasting.trained import Input, Trained, load_trained, read_input, rows_seen
 from rflib.core.checks import in_range, positive_int
-from rflib.core.errors import UserError
+from rflib.core.errors import NotFinite, UserError
 from rflib.data import in_order, windows
 from rflib.methods.leddam import intervals
 from rflib.methods.leddam.data import naive_season
@@ -87,6 +87,8 @@ def judge(
     """
     early, late = origins.calibration, origins.evaluation
     point = ahead["point"]
+    if not np.isfinite(point).all():  # NaN would pass for nothing observed
+        raise NotFinite(f"{name}: {np.sum(~np.isfinite(point))} forecasts are not finite")
     scores = intervals.absolute_scores(point[early], truth[early])
     radius = intervals.conformal_radius(scores, alpha)
     bands = {"split conformal": (radius, intervals.split_conformal(point[late], radius))}
@@ -135,7 +137,7 @@ def _origins(
     first = int(np.searchsorted(starts, starts[half - 1] + future)) if half else 0
     least = intervals.least_scores(alpha)
     if half < least or first >= len(starts):
-        judged = length - skipped
+        judged = max(0, length - skipped)
         raise UserError(
             f"{found.series.source}: {len(starts)} origins are too few: alpha={alpha:g} takes "
             f"{least} for calibration, and as many later ones for coverage, {future} rows apart. "

@@ -87,13 +87,13 @@ def error_rows(
     zeros = np.where(seen, error, 0)
     sums = [seen, zeros**2, np.abs(zeros), zeros]
     by_place = [each.sum(0, dtype=np.float64) for each in sums]  # [S, N]
-    for step, series, (count, square, absolute, plain) in _places(by_place, columns):
+    for step, series, place, (count, square, absolute, plain) in _places(by_place, columns):
         if not count:
             yield (judged.name, step, series, 0, *[None] * 5)
             continue
         physical: list[float | None] = [None] * 3
-        if series != ALL:
-            unit = float(scale[columns.index(series)])
+        if place is not None:
+            unit = float(scale[place])
             physical = [unit * (square / count) ** 0.5, unit * absolute / count,
                         unit * plain / count]  # fmt: skip
         yield judged.name, step, series, int(count), square / count, absolute / count, *physical
@@ -112,10 +112,9 @@ def interval_rows(
         width = np.asarray(band.high - band.low, np.float64).sum(0)
         origins = np.full_like(width, len(truth))
         tables = [np.asarray(each, np.float64) for each in (seen, inside, width, origins)]
-        for step, series, (count, held, total, number) in _places(tables, columns):
+        for step, series, place, (count, held, total, number) in _places(tables, columns):
             physical: list[float | None] = [None, None]
-            if series != ALL:
-                place = columns.index(series)
+            if place is not None:
                 unit = float(scale[place])
                 size = None if step == ALL else unit * float(radius[int(step) - 1, place])
                 physical = [unit * total / number, size]
@@ -125,8 +124,12 @@ def interval_rows(
 
 def _places(
     tables: Sequence[np.ndarray], columns: Sequence[str]
-) -> Iterator[tuple[Any, str, list[float]]]:
-    """(step from 1 or "all", series or "all", sums of the tables [S, N] there)."""
+) -> Iterator[tuple[Any, str, int | None, list[float]]]:
+    """(step from 1 or "all", series or "all", its place or None, sums of the tables [S, N] there).
+
+    A series of that name is told from all of them: they are then "all series".
+    """
+    together = f"{ALL} series" if ALL in columns else ALL
     steps, count = tables[0].shape
     whole = [np.pad(table, ((0, 1), (0, 1))) for table in tables]
     for table in whole:
@@ -136,7 +139,8 @@ def _places(
         for place in (*range(count), -1):
             yield (
                 ALL if step < 0 else step + 1,
-                ALL if place < 0 else columns[place],
+                together if place < 0 else columns[place],
+                None if place < 0 else place,
                 [float(table[step, place]) for table in whole],
             )
 

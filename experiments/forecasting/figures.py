@@ -12,6 +12,7 @@ from experiments.forecasting import models
 from experiments.forecasting.forecasters import BACKBONES, TITLES
 from experiments.forecasting.training import Cell, learned_kernel
 from rflib.data import in_order, windows
+from rflib.methods.leddam.data import ForecastData
 from rflib.methods.leddam.decomposition import initial_kernel, smooth
 from rflib.methods.leddam.model import normalise
 from rflib.methods.leddam.naive import naive_forecasts
@@ -91,6 +92,22 @@ def sample(cell: Cell, places: np.ndarray, names: Sequence[str] | None = None) -
     return Sample(starts, physical(x), truth, {k: physical(v) for k, v in ahead.items()})
 
 
+def middle_window(data: ForecastData) -> int:
+    """The test window nearest to the middle one in which the last series was observed.
+
+    In its past, for a trend is drawn of it, and in its future; the middle one if there is none.
+    """
+    starts = data.starts("test")
+    middle = len(starts) // 2
+    if data.observed is None:
+        return middle
+    rows = np.concatenate([[0], np.cumsum(data.observed[:, -1])])
+    between = starts + data.seq_len
+    past, future = rows[between] - rows[starts], rows[between + data.pred_len] - rows[between]
+    good = np.flatnonzero((past > 1) & (future > 0))
+    return int(good[np.argmin(np.abs(good - middle))]) if len(good) else middle
+
+
 def mean_attention(cell: Cell, batch: int = 128) -> np.ndarray:
     """[N, N]: row n is how series n spreads its attention, first layer, mean over test windows."""
     starts = cell.data.starts("test")
@@ -160,7 +177,7 @@ def _decomposition(cell: Cell) -> Any:
     """The same kernel where the model uses it, and on the window that was embedded."""
     data = cell.data
     starts = data.starts("test")
-    x = _past(cell, starts[len(starts) // 2 :][:1])
+    x = _past(cell, starts[middle_window(data) :][:1])
     inspect = jax.jit(variables.inspect, static_argnums=0)
     sown = inspect(*_leddam(cell), x)
     main, rest = (np.asarray(sown[name][0])[0, -1] for name in ("main", "residual"))
@@ -176,7 +193,7 @@ def _decomposition(cell: Cell) -> Any:
     _three(right, np.arange(-data.seq_len + 1, 1) * scale, raw, trend, raw - trend)
     right.set(xlabel=f"time from the last known value [{unit}]",
               ylabel="normalised value (no unit)")  # fmt: skip
-    share = np.var(trend) / np.var(raw)
+    share = np.var(trend) / max(float(np.var(raw)), 1e-12)
     right.set_title(f"On the window of {data.columns[-1]}: trend has {share:.0%} of the variance")
     figure.suptitle(f"{_titled(cell)}: what the learned kernel splits off, middle test window")
     return figure
@@ -194,7 +211,7 @@ def _three(axis: Any, place: np.ndarray, whole: Any, smooth_part: Any, rest: Any
 def _forecast(cell: Cell) -> Any:
     data = cell.data
     names = [name for name in cell.views if name in BACKBONES] or list(cell.views)
-    found = sample(cell, np.array([len(data.starts("test")) // 2]), names[:DRAWN])
+    found = sample(cell, np.array([middle_window(data)]), names[:DRAWN])
     unit, scale = time_unit(data.dates)
     past, future = data.seq_len, data.pred_len
     figure, axis = new_axes(width=9)
@@ -203,10 +220,12 @@ def _forecast(cell: Cell) -> Any:
     axis.plot(ahead, found.truth[0, :, -1], color="0.6", linewidth=3, label="truth")
     styles = {"Leddam": ("-", "0"), "DLinear": ("--", "0.2"), "iTransformer": ("-.", "0.2")}
     errors = {}
+    observed = not np.isnan(found.truth[0, :, -1]).all()
     deviation = data.standardiser.scale[-1]
     for name, each in found.forecasts.items():
         line, grey = styles.get(name, (":", "0.35"))
-        errors[name] = np.nanmean(((each - found.truth)[0, :, -1] / deviation) ** 2)
+        error = (each - found.truth)[0, :, -1] / deviation
+        errors[name] = float(np.mean(error[~np.isnan(error)] ** 2)) if observed else np.nan
         axis.plot(ahead, each[0, :, -1], color=grey, linestyle=line, linewidth=1.4,
                   label=f"{name} (MSE {errors[name]:.3f})")  # fmt: skip
     axis.axvline(0, color="0.8", linewidth=1)
@@ -214,7 +233,7 @@ def _forecast(cell: Cell) -> Any:
              ylabel=f"{data.columns[-1]} [unit of the file]")  # fmt: skip
     best = min(errors, key=lambda name: errors[name])
     window = f"{_titled(cell)}, middle test window, series {data.columns[-1]}"
-    axis.set_title(f"{window}: {best} is closest")
+    axis.set_title(f"{window}: {f'{best} is closest' if observed else 'nothing observed'}")
     axis.legend(frameon=False, ncols=2, fontsize="small")
     return figure
 

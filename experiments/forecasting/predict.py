@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from experiments.forecasting import models
-from experiments.forecasting.trained import load_trained, read_input
+from experiments.forecasting.trained import Input, load_trained, read_input
 from rflib.data import future_dates, write_series
 from rflib.methods.leddam.quantile_head import QuantileHead
 
@@ -20,6 +20,7 @@ def predict(config: Any, workdir: Path, *, input: Path, output: Path, **choice: 
     """
     trained = load_trained(config, workdir, **choice)
     found = read_input(config, trained, input)
+    _say_what_is_old(found, config.data.seq_len)
     series, horizon, module = found.series, trained.horizon, trained.module
     x = found.standardised[None, -config.data.seq_len :]
     ahead = jax.jit(models.forecast, static_argnums=0)(module, trained.view, x)[0]
@@ -43,3 +44,15 @@ def predict(config: Any, workdir: Path, *, input: Path, output: Path, **choice: 
         f"{path}: {horizon} rows of {len(names)} columns{span}, by {trained.phase} at step "
         f"{trained.step}"
     )
+
+
+def _say_what_is_old(found: Input, past: int) -> None:
+    """Names the series of which nothing was observed in the whole past: one value stands for it."""
+    silent = np.isnan(found.values[-past:]).all(0)
+    names = [found.names[place] for place in np.flatnonzero(silent)]
+    if names:
+        print(
+            f"{found.series.source}: the last {past} values of {', '.join(map(repr, names))} are "
+            "all missing; in their place stands the last value before them, or the mean of the "
+            "training rows"
+        )

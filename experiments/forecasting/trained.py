@@ -13,9 +13,8 @@ from experiments.forecasting import models, training
 from experiments.forecasting.forecasters import forecasters
 from rflib.core.checks import one_of
 from rflib.core.errors import UserError
-from rflib.data import Series, Standardiser, read_npz, read_series
-from rflib.methods.leddam.data import ForecastData
-from rflib.methods.leddam.gaps import fill_gaps
+from rflib.data import Series, Standardiser, check_dates, read_npz, read_series, select
+from rflib.methods.leddam.data import ForecastData, standardised
 from rflib.train.checkpoint import Checkpointer
 
 PyTree = Any
@@ -57,6 +56,11 @@ class Input(NamedTuple):
     order: list[int]
     values: Float[np.ndarray, "length series"]
     standardised: Float[np.ndarray, "length series"]
+
+    @property
+    def names(self) -> list[str]:
+        """The columns in the model's order."""
+        return [self.series.names[place] for place in self.order]
 
 
 def keep_scaling(run: Any, data: ForecastData) -> None:
@@ -119,10 +123,9 @@ def read_input(config: Any, trained: Trained, path: Path) -> Input:
     """
     series = read_series(path, gaps=config.data.gaps == "mask")
     order = _order(series, trained.columns, config.data.seq_len)
-    values = series.values[:, order]
-    filled = fill_gaps(values, trained.standardiser.mean)
-    standardised = trained.standardiser.apply(filled).astype(np.float32)
-    return Input(series, order, values, standardised)
+    check_dates(series)
+    chosen = select(series, trained.columns)
+    return Input(series, order, chosen.values, standardised(chosen, trained.standardiser))
 
 
 def rows_seen(trained: Trained, values: Float[np.ndarray, "length series"]) -> int:

@@ -4,7 +4,7 @@ from rflib.data.batches import Rows, in_order, masked_mean, pad_rows, permutatio
 from rflib.data.dates import future_dates
 from rflib.data.files import read_bytes, read_idx, read_npz, sha256
 from rflib.data.find import Remote, cache_root, find
-from rflib.data.series import Series, check_series, read_series, select, write_series
+from rflib.data.series import Series, check_dates, check_series, read_series, select, write_series
 from rflib.data.splits import Part, Parts, at_rows, by_share, random_split, starts
 from rflib.data.standardise import Standardiser, fit_standardiser
 from rflib.data.windows import window_count, windows
@@ -19,6 +19,7 @@ __all__ = [
     "at_rows",
     "by_share",
     "cache_root",
+    "check_dates",
     "check_series",
     "find",
     "fit_standardiser",

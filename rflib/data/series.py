@@ -276,6 +276,28 @@ def check_series(series: Series, *, rows: tuple[int, int] | None = None, least: 
         )
 
 
+def check_dates(series: Series) -> None:
+    """Refuses rows that are not in the order of their dates; repeated dates are let through.
+
+    One step back in a hundred is, too: clocks are put back in autumn.
+
+    Raises:
+        UserError: naming the first line whose date is before that of the line above.
+    """
+    if series.dates is None:
+        return
+    back = np.diff(series.dates) < np.timedelta64(0, "s")
+    count = int(back.sum())
+    if count <= len(back) / 100:
+        return
+    row = int(back.argmax()) + 1
+    every = "newest first" if count == len(back) else f"{count} of {len(back)} steps go back"
+    raise UserError(
+        f"{series.source} line {series.first_line + row}, column {series.date_name!r}: "
+        f"{series.dates[row]} comes after {series.dates[row - 1]} ({every}): sort the rows by date"
+    )
+
+
 def select(series: Series, names: Sequence[str]) -> Series:
     """`series` with its columns in the order of `names`; further columns are dropped.
 

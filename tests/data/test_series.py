@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from rflib.core.errors import UserError
-from rflib.data import check_series, future_dates, read_series, select, write_series
+from rflib.data import check_dates, check_series, future_dates, read_series, select, write_series
 from rflib.data.dates import looks_like_date
 
 
@@ -72,6 +72,32 @@ def test_names_that_are_numbers_are_not_taken_for_values(path, text):
 def test_first_lines_of_values_are_values(path, text):
     path.write_text(text)
     assert len(read_series(path).values) == 2
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        ((3, 2, 1), r"line 3, column 'date': 2020-01-02.* comes after 2020-01-03.*newest first"),
+        ((1, 3, 2, 4, 5), r"line 4, .* \(1 of 4 steps go back\): sort the rows"),
+        ((1, 1, 2), None),
+        ((*range(1, 26), 24, *range(25, 32), *range(1, 30)), r"line 27, .* \(2 of 61 steps"),
+    ],
+)
+def test_rows_out_of_the_order_of_their_dates_are_named(path, days, said):
+    path.write_text("date,a\n" + "".join(f"2020-01-{day:02},{day}\n" for day in days))
+    if said is None:
+        check_dates(read_series(path))
+        return
+    with pytest.raises(UserError, match=said):
+        check_dates(read_series(path))
+
+
+def test_a_clock_that_is_put_back_and_no_dates_are_let_through(path):
+    hours = [*range(100), 99, *range(100, 200)]
+    stamps = np.datetime64("2020-01-01", "s") + np.array(hours) * np.timedelta64(3600, "s")
+    values = np.arange(len(hours), dtype=float)[:, None]
+    check_dates(read_series(write_series(path, values, ["a"], dates=stamps)))
+    check_dates(read_series(write_series(path, values, ["a"])))
 
 
 def test_header_can_be_forced_for_numbers_as_names(path):

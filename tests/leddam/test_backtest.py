@@ -3,41 +3,23 @@
 import csv
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from experiments import leddam
-from experiments.forecasting import backtest, backtest_report, figures
-from rflib.data import write_series
+from experiments.forecasting import backtest, backtest_report
+from rflib.core.errors import NotFinite
 from rflib.methods.leddam import intervals
 from rflib.methods.leddam import numpy_forecast as inference
-from rflib.methods.leddam.generator import generate
-from rflib.run.cli import execute
+from tests.leddam.own import NAMES, Own, execute, train
 
-TINY = ["--config", str(Path(__file__).resolve().parents[2] / "configs" / "leddam.py:tiny")]
 PAST, FUTURE, ROWS = 336, 6, 1500
-NAMES = ("load", "oil", "wind")
 LEVELS = (0.05, 0.5, 0.95)
-
-
-class Own(SimpleNamespace):
-    """A trained run on own data: csv, values [L, 3] in physical units, workdir."""
-
-
-def _execute(*arguments: str) -> int:
-    return execute(leddam.main, leddam.VERBS, list(arguments))
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
-    folder = tmp_path_factory.mktemp("backtest")
-    values = generate(5, rows=ROWS, channels=3).values * [10, 0.1, 1000] + [50, 0, -3000]
-    dates = np.datetime64("2020-01-01", "s") + np.arange(ROWS) * np.timedelta64(3600, "s")
-    source = write_series(folder / "mine.csv", values, NAMES, dates=dates)
     settings = {
-        "data.path": source,
         "data.seq_len": PAST,
         "data.horizons": f"({FUTURE},)",
         "model.names": "('dlinear','leddam-no_res')",
@@ -48,16 +30,11 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
         "optim.dlinear.epochs": 2,
         "mesh.data": 1,
     }
-    flags = [f"--config.{key}={value}" for key, value in settings.items()]
-    workdir = folder / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "draw", lambda run, cells: None)  # it would compile each model again
-        status = _execute(*TINY, *flags, "--workdir", str(workdir), "--quiet")
-    return Own(csv=source, values=values, dates=dates, workdir=workdir, status=status)
+    return train(tmp_path_factory.mktemp("backtest"), 5, ROWS, settings)
 
 
 def _verb(name: str, own: Own, *more: str) -> int:
-    return _execute(name, "--workdir", str(own.workdir), *more)
+    return execute(name, "--workdir", str(own.workdir), *more)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -148,6 +125,29 @@ def test_on_exchangeable_errors_measured_coverage_is_the_target() -> None:
     assert found.bands["split conformal"][0] == pytest.approx(np.full((3, 2), 1.2816), abs=0.1)
     moved = found.bands["conformal quantiles"][1]  # two constants: again the quantile of |y|
     np.testing.assert_allclose(moved.high[0], found.bands["split conformal"][0], rtol=1e-9)
+
+
+def test_a_series_named_all_is_told_from_all_series() -> None:
+    error = np.arange(12.0).reshape(2, 3, 2)
+    band = intervals.Interval(error - 1, error + 1)
+    judged = backtest_report.Judged("zero", error, {"some": (np.ones((3, 2)), band)})
+    scale = np.array([2.0, 3.0])
+    rows = list(backtest_report.error_rows(judged, ("all", "b"), scale))
+    assert [row[2] for row in rows[:3]] == ["all", "b", "all series"]
+    assert rows[0][7] == pytest.approx(2 * np.abs(error[:, 0, 0]).mean())
+    assert [row[2] for row in rows if row[7] is None] == ["all series"] * 4
+    rows = list(backtest_report.interval_rows(judged, error, ("all", "b"), scale))
+    assert [row[7] for row in rows[:3]] == [4.0, 6.0, None]
+
+
+def test_forecasts_that_are_not_finite_do_not_pass_for_missing_targets() -> None:
+    truth, origins = (
+        np.zeros((8, 3, 2)),
+        backtest_report.Origins(np.arange(8), slice(0, 4), slice(4, 8), 0),
+    )
+    ahead = np.where(np.arange(8) == 5, np.nan, 0.0)[:, None, None] + truth
+    with pytest.raises(NotFinite, match="zero: 6 forecasts are not finite"):
+        backtest.judge("zero", {"point": ahead}, truth, origins, alpha=0.5)
 
 
 def test_skip_and_stride_choose_the_origins(

@@ -329,3 +329,21 @@ def test_the_tiny_protocol_has_505_test_windows():
     data = load("synthetic", rows=3000, channels=5)
     assert len(data.starts("test")) == 505
     assert data.columns == ("0", "1", "2", "3", "OT") and data.season == 24
+
+
+def test_a_value_too_far_for_float32_is_named(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(300, 2))
+    for row, line in ((250, 252), (20, 2)):  # a test row; a training row spoils the mean of all
+        values[row, 1] = 1e300
+        path = write_series(tmp_path / "mine.csv", values, ["a", "b"])
+        said = rf"line {line}, column 'b': 1e\+300 is too large, or too far from the training"
+        with np.errstate(all="ignore"), pytest.raises(UserError, match=said):
+            load("", path=path, seq_len=24, pred_len=12)
+
+
+def test_own_rows_must_be_in_the_order_of_their_dates(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(300, 2))
+    dates = np.datetime64("2020-01-01", "s") + np.arange(300)[::-1] * np.timedelta64(3600, "s")
+    path = write_series(tmp_path / "mine.csv", values, ["a", "b"], dates=dates)
+    with pytest.raises(UserError, match="newest first"):
+        load("", path=path, seq_len=24, pred_len=12)

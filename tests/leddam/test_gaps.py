@@ -261,6 +261,36 @@ def test_the_test_error_of_a_run_is_that_of_observed_targets(
     assert report["metrics"]["gaps-6/dlinear/mse"] == pytest.approx(float(row["mse"]))
 
 
+def test_predict_says_which_series_were_silent_in_the_whole_past(
+    trained: tuple[Path, Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, workdir, _ = trained
+    lines = [line.split(",") for line in source.read_text().splitlines()]
+    for cells in lines[-T:]:
+        cells[1] = ""
+    (tmp_path / "in.csv").write_text("\n".join(map(",".join, lines)) + "\n")
+    flags = ("--workdir", str(workdir), "--input", str(tmp_path / "in.csv"))
+    assert _execute("predict", *flags, "--output", str(tmp_path / "out.csv")) == 0
+    name = lines[0][1]
+    assert f"the last {T} values of {name!r} are all missing" in capsys.readouterr().out
+
+
+def test_the_middle_window_is_one_that_was_observed() -> None:
+    observed = np.ones((100, 2), bool)
+    data: Any = SimpleNamespace(
+        starts=lambda part: np.arange(50, 80), seq_len=10, pred_len=5, observed=None
+    )
+    assert figures.middle_window(data) == 15
+    data.observed = observed
+    assert figures.middle_window(data) == 15
+    observed[60:90, 0] = False  # another series
+    assert figures.middle_window(data) == 15
+    observed[70:85, -1] = False  # the futures, or pasts, of windows 60 to 76
+    assert figures.middle_window(data) == 9
+    observed[:, -1] = False
+    assert figures.middle_window(data) == 15
+
+
 def test_verbs_take_a_file_with_gaps_where_the_run_did(
     trained: tuple[Path, Path, list[str]], tmp_path: Path
 ) -> None:

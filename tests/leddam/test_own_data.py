@@ -2,38 +2,20 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments import leddam
 from rflib.data import future_dates, read_series, write_series
-from rflib.methods.leddam.generator import generate
-from rflib.run.cli import execute
+from tests.leddam.own import NAMES, TINY, Own, execute, train
 
-TINY = ["--config", str(Path(__file__).resolve().parents[2] / "configs" / "leddam.py:tiny")]
 PAST, FUTURE, ROWS = 48, 24, 900
-NAMES = ("load", "oil", "wind")
-
-
-class Own(SimpleNamespace):
-    """A trained run on own data: csv, values [L, 3] in physical units, dates [L], workdir."""
-
-
-def _execute(*arguments: str) -> int:
-    return execute(leddam.main, leddam.VERBS, list(arguments))
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
-    folder = tmp_path_factory.mktemp("own")
-    values = generate(3, rows=ROWS, channels=3).values * [10, 0.1, 1000] + [50, 0, -3000]
-    dates = np.datetime64("2020-01-01", "s") + np.arange(ROWS) * np.timedelta64(3600, "s")
-    csv = write_series(folder / "my data.csv", values, NAMES, dates=dates)
     settings = {
-        "data.path": csv,
         "data.seq_len": PAST,
         "data.horizons": f"({FUTURE},)",
         "model.names": "('leddam',)",
@@ -41,15 +23,12 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
         "batch.leddam": 64,
         "optim.leddam.epochs": 2,
     }
-    flags = [f"--config.{key}={value}" for key, value in settings.items()]
-    workdir = folder / "run"
-    status = _execute(*TINY, *flags, "--workdir", str(workdir), "--quiet")
-    return Own(csv=csv, values=values, dates=dates, workdir=workdir, status=status)
+    return train(tmp_path_factory.mktemp("own"), 3, ROWS, settings, draw=True)
 
 
 def _predict(own: Own, source: Path, target: Path, *more: str) -> int:
     flags = ("--workdir", str(own.workdir), "--input", str(source), "--output", str(target))
-    return _execute("predict", *flags, *more)
+    return execute("predict", *flags, *more)
 
 
 def test_own_data_train_and_decide_no_claim_of_the_paper_but_the_size(own: Own) -> None:
@@ -108,6 +87,8 @@ def test_predict_leaves_the_run_as_it_is(own: Own, tmp_path: Path) -> None:
         (lambda lines: [line + ",1" for line in lines], "it also has '1'"),
         (lambda lines: [*lines, "2020-02-07 12:00:00,1,,2"], "line 902, column 'oil': missing"),
         (lambda lines: [*lines, "2020-02-07 12:00:00,1,x,2"], "line 902, column 'oil': 'x'"),
+        (lambda lines: [*lines, "2020-02-07 12:00:00,1,1e300,2"], "line 902, column 'oil': 1e+300"),
+        (lambda lines: [lines[0], *lines[:0:-1]], "(newest first): sort the rows by date"),
     ],
 )
 def test_predict_names_what_is_wrong_with_its_input(
@@ -125,6 +106,10 @@ def test_predict_names_what_is_wrong_with_its_input(
     [
         (lambda v: v[:100], "rows are too few"),
         (lambda v: np.where(np.arange(3) == 1, 7.0, v), "column 'oil': the column is constant, 7"),
+        (
+            lambda v: np.where(np.arange(len(v))[:, None] == 800, 1e300, v),
+            "line 802, column 'load'",
+        ),
     ],
 )
 def test_training_names_what_is_wrong_with_own_data(
@@ -132,5 +117,5 @@ def test_training_names_what_is_wrong_with_own_data(
 ) -> None:
     csv = write_series(tmp_path / "bad.csv", change(own.values), NAMES)
     flags = [f"--config.data.path={csv}", f"--config.data.horizons=({FUTURE},)"]
-    assert _execute(*TINY, *flags, "--workdir", str(tmp_path / "run")) == 2
+    assert execute(*TINY, *flags, "--workdir", str(tmp_path / "run")) == 2
     assert words in capsys.readouterr().err

@@ -18,6 +18,7 @@ from rflib.data import (
     Standardiser,
     at_rows,
     by_share,
+    check_dates,
     check_series,
     find,
     fit_standardiser,
@@ -87,6 +88,7 @@ LAYOUTS = {
     "national_illness": Layout(966, 52),
 }
 GENERATED = "synthetic"
+FARTHEST, LARGEST = 1e15, 1e150  # standardised and in physical units: squares must be finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,6 +223,7 @@ def load(
 
 def _own(path: Path, seq_len: int, pred_len: int, target: str, gaps: bool) -> ForecastData:
     series = read_series(path, gaps=gaps)
+    check_dates(series)
     check_series(series, least=least_rows(seq_len, pred_len))
     parts = split("", len(series.values), seq_len)
     check_series(series, rows=(parts.train.start, parts.train.stop))
@@ -263,14 +266,13 @@ def _prepare(
     series = select(series, ordered)
     standardiser = fit_standardiser(series.values[parts.train.start : parts.train.stop])
     missing = np.isnan(series.values)
-    standardised = standardiser.apply(fill_gaps(series.values, standardiser.mean))
     data = ForecastData(
         name=name,
         origin=series.source,
         generated=False,
         columns=series.names,
         values=series.values,
-        series=standardised.astype(np.float32),
+        series=standardised(series, standardiser),
         dates=series.dates,
         standardiser=standardiser,
         parts=parts,
@@ -285,6 +287,23 @@ def _prepare(
         except UserError as error:
             raise UserError(f"{series.source}: the {part} part: {error}") from error
     return data
+
+
+def standardised(series: Series, standardiser: Standardiser) -> Float[np.ndarray, "L N"]:
+    """The series as models take it: float32, gaps filled.
+
+    Raises:
+        UserError: naming the first value whose square, here or standardised, is no number.
+    """
+    found = standardiser.apply(fill_gaps(series.values, standardiser.mean))
+    far = (np.abs(found) > FARTHEST) | (np.abs(series.values) > LARGEST)
+    if far.any():
+        row, column = map(int, np.argwhere(far)[0])
+        raise UserError(
+            f"{series.where(row, column)}: {series.values[row, column]:g} is too large, or too far "
+            "from the training rows, to compute with: mend it"
+        )
+    return found.astype(np.float32)
 
 
 def least_rows(seq_len: int, pred_len: int) -> int:
