@@ -333,7 +333,7 @@ def test_the_tiny_protocol_has_505_test_windows():
 
 def test_a_value_too_far_for_float32_is_named(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(300, 2))
-    for row, line in ((250, 252), (20, 2)):  # a test row; a training row spoils the mean of all
+    for row, line in ((250, 252), (20, 22)):  # a test row, a training row
         values[row, 1] = 1e300
         path = write_series(tmp_path / "mine.csv", values, ["a", "b"])
         said = rf"line {line}, column 'b': 1e\+300 is too large, or too far from the training"
