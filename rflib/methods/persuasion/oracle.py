@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from rflib.core.errors import UserError
+from rflib.methods.persuasion.game import Game, check_tie
 
 Profile = tuple[Array, ...]
 """One policy per sender: [W, S_j], rows (states) on the simplex."""
@@ -36,6 +36,11 @@ class Payoffs(NamedTuple):
     mu: Float[Array, "*games states"]
     u: Float[Array, "*games states actions"]
     v: Float[Array, "*games senders states actions"]
+
+
+def from_game(game: Game, dtype: jnp.dtype | None = None) -> Payoffs:
+    """The arrays of a game in `dtype`; None: JAX's default, float64 in `jax.enable_x64(True)`."""
+    return Payoffs(*(jnp.asarray(part, dtype) for part in (game.mu, game.u, game.v)))
 
 
 class Outcome(NamedTuple):
@@ -57,27 +62,6 @@ class Outcome(NamedTuple):
 def default_tolerance(dtype: jnp.dtype) -> float:
     """Scores this close to the best are ties: 1e-9 in float64, 1e-6 in float32."""
     return 1e-9 if dtype == jnp.float64 else 1e-6
-
-
-def check_tie(tie: str, n_senders: int) -> tuple[str, int]:
-    """(rule, sender) of a rule for ties; the sender is 0 where the rule names none.
-
-    index: the lowest action. sum: the largest sum of the senders' expected utilities, then the
-    lowest action. sender:j and adversarial:j: best and worst for sender j (from 0), then the
-    lowest action. uniform: the mean over tied actions.
-
-    Raises:
-        UserError: none of these, or no such sender.
-    """
-    rule, _, place = tie.partition(":")
-    if rule in ("index", "sum", "uniform") and not place:
-        return rule, 0
-    if rule in ("sender", "adversarial") and place.isdigit() and int(place) < n_senders:
-        return rule, int(place)
-    raise UserError(
-        f"tie={tie!r} must be 'index', 'sum', 'uniform', 'sender:j' or 'adversarial:j' "
-        f"with a sender j from 0 to {n_senders - 1}"
-    )
 
 
 def joint(mu: Float[Array, " states"], profile: Profile) -> Float[Array, "states joint"]:
@@ -139,7 +123,8 @@ def utilities(
 ) -> Float[Array, " senders"]:
     """U_j(pi). Its derivative is that of the multilinear piece around the profile: a*(s) is held.
 
-    tie: see `check_tie`. tol: scores within it of the best are ties; None: `default_tolerance`.
+    tie: see `game.check_tie`.
+    tol: scores within it of the best are ties; None: `default_tolerance`.
     """
     return _evaluate(payoffs, profile, tie, tol)[0]
 
