@@ -59,7 +59,8 @@ def _write(path: Location, values: Mapping[str, Any]) -> None:
         content = (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode()
     else:
         buffer = io.BytesIO()
-        np.savez(buffer, **{name: np.asarray(value) for name, value in values.items()})
+        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in values.items()}
+        np.savez(buffer, **arrays)
         content = buffer.getvalue()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

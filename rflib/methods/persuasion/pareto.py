@@ -45,11 +45,11 @@ def dominates(
     """
     gain = relative(first - second, span)
     live = span > 0
-    weak = (gain >= -tau).all(-1)
-    strict = weak & (gain > tau_prime).any(-1)
-    every = np.broadcast_to((gain > tau_prime)[..., live].all(-1) & live.any(), weak.shape)
+    weak = np.asarray((gain >= -tau).all(-1))
+    strict = np.asarray(weak & (gain > tau_prime).any(-1))
+    every = weak & live.any() & (gain > tau_prime)[..., live].all(-1)
     least = gain[..., live].min(-1) if live.any() else np.zeros(weak.shape)
-    return Order(weak, strict, every & weak, least, gain.sum(-1))
+    return Order(weak, strict, every, least, gain.sum(-1))
 
 
 def front(
@@ -60,7 +60,7 @@ def front(
 ) -> Bool[np.ndarray, " points"]:
     """Which points no other point strictly dominates."""
     order = dominates(points[:, None], points[None], span, tau, tau_prime)
-    return ~order.strict.any(0)
+    return np.asarray(~order.strict.any(0))
 
 
 def compare(
