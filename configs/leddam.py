@@ -108,6 +108,8 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.model.plugin = ConfigDict()
     c.model.plugin.kernel_size = 25  # taps of the kernel in front of a forecaster, odd
     c.model.plugin.ld_init = "softmax_gauss"  # | gauss | uniform; of +ld
+    c.model.plugin.kernel_constraint = "none"  # | simplex | symmetric; of +ld
+    c.model.plugin.more_kernels = ()  # odd sizes of further kernels, mixed by a trained gate
 
     c.optim = ConfigDict()
     c.optim.loss = "mse"  # mse | mae; of training and validation; pinball with model.quantiles
@@ -164,6 +166,9 @@ def _leddam() -> ConfigDict:
     m.instance_norm = True  # normalise each window
     m.form = "efficient"  # | literal: the same function, slower
     m.remat = False  # recompute blocks in the backward pass
+    m.kernel_constraint = "none"  # | simplex | symmetric: taps >= 0 of sum 1; and mirrored
+    m.more_kernels = ()  # odd sizes of further kernels, mixed with the first by a trained gate
+    m.per_series = True  # False: no positions of series, LayerNorm; no parameter depends on N
     return m
 
 

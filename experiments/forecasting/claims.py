@@ -256,19 +256,17 @@ def _overhead(run: Any, cells: Sequence[Cell]) -> None:
     inside = models.core(cell.forecasters["leddam"].module, cell.views["leddam"])
     module: Any = inside[0]
     count = trees.size(inside[1]["params"].get("decomposition", {}))
-    frozen = module.ld_init == "mov_frozen"
+    why = "the kernel is frozen here" if module.ld_init == "mov_frozen" else ""
+    if module.kernel_constraint != "none" or module.more_kernels:
+        why = "the kernel is not the paper's here: kernel_constraint or more_kernels"
     run.claim(
         "C8",
         text,
         measured=count,
         unit="parameters",
         paper=26 if module.kernel_size == 25 else None,
-        verdict="undecided"
-        if frozen
-        else "holds"
-        if count == module.kernel_size + 1
-        else "refuted",
-        reason="the kernel is frozen here" if frozen else "",
+        verdict="undecided" if why else "holds" if count == module.kernel_size + 1 else "refuted",
+        reason=why,
     )
     run.claim(
         "C8 size",

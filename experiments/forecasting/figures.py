@@ -10,10 +10,10 @@ import numpy as np
 
 from experiments.forecasting import models
 from experiments.forecasting.forecasters import BACKBONES, TITLES
-from experiments.forecasting.training import Cell, learned_kernel
+from experiments.forecasting.training import Cell, first_kernel, learned_kernel
 from rflib.data import in_order, windows
 from rflib.methods.leddam.data import ForecastData
-from rflib.methods.leddam.decomposition import initial_kernel, smooth
+from rflib.methods.leddam.decomposition import smooth
 from rflib.methods.leddam.model import normalise
 from rflib.methods.leddam.naive import naive_forecasts
 from rflib.nn import variables
@@ -148,14 +148,14 @@ def new_axes(columns: int = 1, *, width: float = 7.0, height: float = 4.2) -> tu
 def _kernel(cells: Sequence[Cell]) -> Any:
     figure, axis = new_axes()
     module: Any = _leddam(cells[0])[0]
-    before = np.asarray(initial_kernel(module.ld_init, module.kernel_size))
-    offset = np.arange(module.kernel_size) - module.kernel_size // 2
+    before = first_kernel(module)
+    offset = np.arange(len(before)) - len(before) // 2
     axis.plot(offset, before, color="0.5", linestyle=":", marker="s", markersize=3,
               label="before training")  # fmt: skip
     parts = []
     chosen = {cell.data.name: cell for cell in reversed(cells)}
     for number, cell in enumerate(reversed(list(chosen.values())[-4:])):
-        kernel, bias = learned_kernel(_leddam(cell)[1])
+        kernel, bias = learned_kernel(*_leddam(cell))
         axis.plot(
             offset,
             kernel,
@@ -181,7 +181,7 @@ def _decomposition(cell: Cell) -> Any:
     inspect = jax.jit(variables.inspect, static_argnums=0)
     sown = inspect(*_leddam(cell), x)
     main, rest = (np.asarray(sown[name][0])[0, -1] for name in ("main", "residual"))
-    kernel, bias = learned_kernel(_leddam(cell)[1])
+    kernel, bias = learned_kernel(*_leddam(cell))
     raw = np.asarray(normalise(x).values)[0, -1]
     trend = np.asarray(smooth(jnp.asarray(raw), jnp.asarray(kernel))) + bias
     figure, (left, right) = new_axes(2, width=11)

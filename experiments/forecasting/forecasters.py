@@ -138,7 +138,7 @@ def _module(config: Any, name: str, sizes: Sizes, place: Place) -> tuple[nn.Modu
         backbone, split = PLUGGED[name]
         inner, _ = _module(config, backbone, sizes, place)
         p = config.model.plugin
-        return PlugIn(inner, split, kernel_size=p.kernel_size, ld_init=p.ld_init), backbone
+        return PlugIn(inner, split, **_kernels(p)), backbone
     if name in ARMS:
         return _leddam(config, sizes, place, *ARMS[name]), "leddam"
     if name in ("dlinear", "dlinear-ld"):
@@ -151,6 +151,12 @@ def _module(config: Any, name: str, sizes: Sizes, place: Place) -> tuple[nn.Modu
     return make(**sizes, **{field: config.model[name][field] for field in fields}), name
 
 
+def _kernels(section: Any) -> dict[str, Any]:
+    """What a section of the config says of a learnable decomposition."""
+    names = ("kernel_size", "ld_init", "kernel_constraint", "more_kernels")
+    return {name: section[name] for name in names}
+
+
 def _leddam(config: Any, sizes: Sizes, place: Place, ablation: str, positions: bool) -> Leddam:
     m, row = config.model.leddam, place.row(config.model.published)
     return Leddam(
@@ -159,13 +165,13 @@ def _leddam(config: Any, sizes: Sizes, place: Place, ablation: str, positions: b
         n_layers=row.n_layers if m.n_layers is None else m.n_layers,
         pe_type=row.pe_type if m.pe_type is None else m.pe_type,
         dropout=row.dropout[place.column] if m.dropout is None else m.dropout,
-        kernel_size=m.kernel_size,
+        **_kernels(m),
         period=m.period,
-        ld_init=m.ld_init,
         decompose_on=m.decompose_on,
         instance_norm=m.instance_norm,
         form=m.form,
         remat=m.remat,
+        per_series=m.per_series,
         ablation=ablation,
         positions=positions,
     )

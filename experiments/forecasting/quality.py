@@ -12,9 +12,9 @@ from experiments.forecasting.forecasters import ARMS, TITLES
 from experiments.forecasting.models import core
 from experiments.forecasting.paired import decide, paired
 from experiments.forecasting.studies import differences, missing, short, usable, where
-from experiments.forecasting.training import Cell
+from experiments.forecasting.training import Cell, first_kernel
 from rflib.data import windows
-from rflib.methods.leddam.decomposition import initial_kernel, smooth
+from rflib.methods.leddam.decomposition import smooth
 from rflib.methods.leddam.similarity import dtw_similarity, spectral_similarity
 
 MEASURES = ("DTW", "spectrum")
@@ -48,12 +48,12 @@ def quality_table(config: Any, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         raw = raw_windows(cell)
         for model, learned in cell.kernels.items():
             module: Any = core(cell.forecasters[model].module, cell.views[model])[0]
-            size = module.kernel_size
+            size = max(module.kernel_size, *getattr(module, "more_kernels", ()), 1)
             kernels: list[tuple[str, int | None, np.ndarray, float]] = [
                 (TRAINED, outcome.seed, *kernel)
                 for outcome, kernel in zip(cell.outcomes[model], learned, strict=True)
             ]
-            kernels.append((INITIAL, None, np.asarray(initial_kernel(module.ld_init, size)), 0.0))
+            kernels.append((INITIAL, None, first_kernel(module), 0.0))
             kernels.append((AVERAGE, None, np.full(size, 1 / size, np.float32), 0.0))
             for kind, seed, kernel, bias in kernels:
                 found = similarities(raw, jnp.asarray(kernel), bias)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -16,6 +17,7 @@ from rflib.core import trees
 from rflib.core.checks import choose, distinct, positive_int
 from rflib.core.errors import NotFinite
 from rflib.methods.leddam.data import ForecastData, valid_starts
+from rflib.methods.leddam.decomposition import LearnableDecomposition
 from rflib.methods.leddam.gaps import Gapped
 from rflib.methods.leddam.naive import naive_errors
 from rflib.train import mesh as meshes
@@ -128,9 +130,9 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
             )
             view = meshes.host_value(result.best)
             views.setdefault(model, view)
-            inside = models.core(forecaster.module, view)[1]
-            if "kernel" in inside["params"].get("decomposition", {}):
-                kernels.setdefault(model, []).append(learned_kernel(inside))
+            inside = models.core(forecaster.module, view)
+            if "decomposition" in inside[1]["params"]:
+                kernels.setdefault(model, []).append(learned_kernel(*inside))
     return Cell(
         name=f"{data.name}-{data.pred_len}",
         data=data,
@@ -143,10 +145,35 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
     )
 
 
-def learned_kernel(view: PyTree) -> tuple[np.ndarray, float]:
-    """(kernel [K], bias) of the decomposition in a view, trained or frozen."""
-    place = view["params"].get("decomposition") or view["extra"]["frozen"]["decomposition"]
-    return np.asarray(place["kernel"]), float(place["bias"])
+def learned_kernel(module: Any, view: PyTree) -> tuple[np.ndarray, float]:
+    """(kernel [K], bias) that a point forecaster's decomposition applies, trained or frozen."""
+    params = view["params"].get("decomposition")
+    if params is None:
+        frozen = view["extra"]["frozen"]["decomposition"]
+        return np.asarray(frozen["kernel"]), float(frozen["bias"])
+    return _applied(_decomposition(module), params)
+
+
+def first_kernel(module: Any) -> np.ndarray:
+    """The kernel that a forecaster's decomposition applies before training, if it is trained."""
+    split = _decomposition(module)
+    params = split.init(jax.random.key(0), jnp.zeros((1, 1)))["params"]
+    return _applied(split, params)[0]
+
+
+def _decomposition(module: Any) -> LearnableDecomposition:
+    return LearnableDecomposition(
+        module.kernel_size,
+        module.ld_init,
+        constraint=getattr(module, "kernel_constraint", "none"),
+        more_kernels=getattr(module, "more_kernels", ()),
+    )
+
+
+def _applied(split: LearnableDecomposition, params: PyTree) -> tuple[np.ndarray, float]:
+    found = {"params": jax.tree.map(jnp.asarray, params)}
+    kernel, bias = nn.apply(lambda bound: (bound.kernel, bound.bias), split)(found)
+    return np.asarray(kernel), float(bias)
 
 
 def _epoch(data: ForecastData, forecaster: Forecaster) -> int:

@@ -58,6 +58,12 @@ def positive_int(name: str, value: Any, *, zero: bool = False) -> int:
     return int(value)
 
 
+def positive_fields(owner: Any, *names: str) -> None:
+    """Raises a UserError unless each of these attributes of `owner` is a whole number >= 1."""
+    for name in names:
+        positive_int(name, getattr(owner, name))
+
+
 def distinct(name: str, values: Iterable[T]) -> tuple[T, ...]:
     """Returns `values` if there is at least one and none is there twice, else a UserError."""
     found = tuple(values)

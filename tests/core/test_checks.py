@@ -112,3 +112,12 @@ def test_each_kind_of_error_has_the_exit_status_that_the_command_line_promises()
         "DryRun": 0,
     }
     assert issubclass(UserError, ValueError)
+
+
+def test_positive_fields_names_the_first_that_is_wrong():
+    class Sizes:
+        rows, columns, empty = 3, 2, 0
+
+    checks.positive_fields(Sizes, "rows", "columns")
+    with pytest.raises(UserError, match="empty=0 must be a whole number of at least 1"):
+        checks.positive_fields(Sizes, "rows", "empty")

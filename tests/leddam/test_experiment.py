@@ -23,7 +23,9 @@ from rflib.core import trees
 from rflib.core.errors import NotFinite, UserError
 from rflib.methods.leddam.baselines import DLinear
 from rflib.methods.leddam.data import load, train_batches
+from rflib.methods.leddam.decomposition import initial_kernel
 from rflib.methods.leddam.generator import generate, write_layout
+from rflib.nn import variables
 from rflib.run import load_config
 from rflib.run import record as records
 from rflib.train import mesh as meshes
@@ -112,6 +114,33 @@ def test_every_key_of_the_config_is_read_by_a_run(
         return re.sub(r"\.(ETT..|Weather|Electricity|Solar|Traffic|other)\b", ".*", path)
 
     assert {general(path) for path in seen} == {general(path) for path in records.flat(config)}
+
+
+def test_the_kernels_of_the_config_are_those_of_the_models_and_of_what_is_shown() -> None:
+    options = {
+        "model.names": ("leddam", "dlinear+ld", "dlinear-ld", "leddam-mov"),
+        "model.leddam.kernel_size": 5,
+        "model.leddam.kernel_constraint": "symmetric",
+        "model.leddam.more_kernels": (9, 3),
+        "model.leddam.per_series": False,
+        "model.plugin.kernel_constraint": "simplex",
+        "model.plugin.more_kernels": (7,),
+    }
+    found = forecasters(load_config("leddam", "tiny", options), 3, "mine", 4)
+    assert not found["leddam"].module.per_series  # pyright: ignore[reportAttributeAccessIssue]
+    for name, each in found.items():
+        module: Any = each.module
+        view = variables.init(module, jax.random.key(0), (1, module.seq_len, 3))
+        kernel, bias = training.learned_kernel(module, view)
+        frozen = name == "leddam-mov"
+        assert ("decomposition" in view["params"]) != frozen
+        assert kernel.sum() == pytest.approx(1) and bias == 0
+        sizes = {"leddam": 9, "dlinear+ld": 25, "dlinear-ld": 25, "leddam-mov": 9}
+        assert kernel.shape == (sizes[name],)
+        if not frozen:
+            np.testing.assert_array_equal(training.first_kernel(module), kernel)
+    plain = training.first_kernel(found["dlinear-ld"].module)
+    np.testing.assert_array_equal(plain, initial_kernel("softmax_gauss", 25))
 
 
 # Training.

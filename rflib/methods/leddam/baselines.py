@@ -7,7 +7,7 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from rflib.core.checks import in_range, multiple_of, positive_int
+from rflib.core.checks import in_range, multiple_of, positive_fields
 from rflib.methods.leddam.decomposition import LearnableDecomposition, initial_kernel
 from rflib.methods.leddam.dropout import Dropout
 from rflib.methods.leddam.model import denormalise, normalise
@@ -32,8 +32,7 @@ class DLinear(nn.Module):
     ld_init: str = "mov_frozen"
 
     def __post_init__(self) -> None:
-        for name in ("n_series", "seq_len", "pred_len"):
-            positive_int(name, getattr(self, name))
+        positive_fields(self, "n_series", "seq_len", "pred_len")
         initial_kernel(self.ld_init, self.kernel_size)
         super().__post_init__()
 
@@ -67,8 +66,7 @@ class ITransformer(nn.Module):
 
     def __post_init__(self) -> None:
         names = ("n_series", "seq_len", "pred_len", "d_model", "d_ff", "n_heads", "n_layers")
-        for name in names:
-            positive_int(name, getattr(self, name))
+        positive_fields(self, *names)
         multiple_of("d_model", self.d_model, "n_heads", self.n_heads)
         in_range("dropout", self.dropout, 0, 1, open_high=True)
         super().__post_init__()

@@ -8,7 +8,7 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from rflib.core.checks import positive_int
+from rflib.core.checks import positive_fields
 from rflib.core.errors import UserError
 from rflib.nn.linear import Linear
 
@@ -70,8 +70,7 @@ class LightTS(nn.Module):
     chunk_size: int = 24
 
     def __post_init__(self) -> None:
-        for name in ("n_series", "seq_len", "pred_len", "d_model", "chunk_size"):
-            positive_int(name, getattr(self, name))
+        positive_fields(self, "n_series", "seq_len", "pred_len", "d_model", "chunk_size")
         if self.d_model % 16:
             raise UserError(f"d_model={self.d_model} must be a multiple of 16: d/16 is a width")
         super().__post_init__()

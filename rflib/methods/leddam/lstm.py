@@ -6,7 +6,7 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from rflib.core.checks import in_range, positive_int
+from rflib.core.checks import in_range, positive_fields
 from rflib.methods.leddam.dropout import Dropout
 from rflib.nn.initializers import fan_in_uniform
 from rflib.nn.linear import Linear, affine
@@ -67,8 +67,7 @@ class LSTM(nn.Module):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("n_series", "seq_len", "pred_len", "hidden", "n_layers"):
-            positive_int(name, getattr(self, name))
+        positive_fields(self, "n_series", "seq_len", "pred_len", "hidden", "n_layers")
         in_range("dropout", self.dropout, 0, 1, open_high=True)
         super().__post_init__()
 

@@ -19,7 +19,7 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from rflib.core.checks import choose, in_range, multiple_of, one_of, positive_int
+from rflib.core.checks import choose, in_range, multiple_of, one_of, positive_fields
 from rflib.methods.leddam.ablations import ABLATIONS, TOKEN_LENGTHS, Arm
 from rflib.methods.leddam.attention import FORMS, Block, TokenEncoder
 from rflib.methods.leddam.decomposition import LearnableDecomposition, check_kernels
@@ -118,8 +118,7 @@ class Leddam(nn.Module):
     per_series: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("n_series", "seq_len", "pred_len", "d_model", "period", "n_layers"):
-            positive_int(name, getattr(self, name))
+        positive_fields(self, "n_series", "seq_len", "pred_len", "d_model", "period", "n_layers")
         in_range("dropout", self.dropout, 0, 1, open_high=True)
         choose("pe_type", self.pe_type, TABLES)
         check_kernels(self.ld_init, self.kernel_size, self.kernel_constraint, self.more_kernels)

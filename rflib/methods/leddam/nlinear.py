@@ -5,7 +5,7 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from rflib.core.checks import positive_int
+from rflib.core.checks import positive_fields
 from rflib.nn.linear import Linear
 
 
@@ -27,8 +27,7 @@ class NLinear(nn.Module):
     pred_len: int
 
     def __post_init__(self) -> None:
-        for name in ("n_series", "seq_len", "pred_len"):
-            positive_int(name, getattr(self, name))
+        positive_fields(self, "n_series", "seq_len", "pred_len")
         super().__post_init__()
 
     @nn.compact

@@ -7,7 +7,7 @@ from flax import linen as nn
 from jax import Array, lax
 from jaxtyping import Float
 
-from rflib.core.checks import in_range, multiple_of, positive_int
+from rflib.core.checks import in_range, multiple_of, positive_fields
 from rflib.core.errors import UserError
 from rflib.methods.leddam.dropout import Dropout
 from rflib.methods.leddam.model import denormalise, normalise
@@ -75,8 +75,7 @@ class PatchTST(nn.Module):
 
     def __post_init__(self) -> None:
         names = ("n_series", "seq_len", "pred_len", "d_model", "d_ff", "n_heads", "n_layers")
-        for name in (*names, "patch_len", "stride"):
-            positive_int(name, getattr(self, name))
+        positive_fields(self, *names, "patch_len", "stride")
         multiple_of("d_model", self.d_model, "n_heads", self.n_heads)
         in_range("dropout", self.dropout, 0, 1, open_high=True)
         if self.patch_len > self.seq_len + self.stride:

@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from rflib.core.checks import in_range, positive_int
+from rflib.core.checks import in_range, positive_fields
 from rflib.core.errors import UserError
 from rflib.methods.leddam.model import denormalise, normalise
 from rflib.nn.conv import conv1d, pad_time
@@ -121,8 +121,7 @@ class SCINet(nn.Module):
     instance_norm: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("n_series", "seq_len", "pred_len", "kernel_size", "n_levels"):
-            positive_int(name, getattr(self, name))
+        positive_fields(self, "n_series", "seq_len", "pred_len", "kernel_size", "n_levels")
         in_range("dropout", self.dropout, 0, 1, open_high=True)
         if self.seq_len < 2 ** (self.n_levels - 1):
             raise UserError(

@@ -15,7 +15,7 @@ from jax import Array
 from jax.nn.initializers import Initializer
 from jaxtyping import Float
 
-from rflib.core.checks import in_range, multiple_of, positive_int
+from rflib.core.checks import in_range, multiple_of, positive_fields, positive_int
 from rflib.core.errors import UserError
 from rflib.methods.leddam.dropout import Dropout
 from rflib.nn.initializers import fan_in_uniform
@@ -239,8 +239,7 @@ class Transformer(nn.Module):
 
     def __post_init__(self) -> None:
         names = ("n_series", "seq_len", "pred_len", "d_model", "d_ff", "n_heads", "n_layers")
-        for name in (*names, "n_decoder_layers", "label_len"):
-            positive_int(name, getattr(self, name))
+        positive_fields(self, *names, "n_decoder_layers", "label_len")
         positive_int("n_marks", self.n_marks, zero=True)
         multiple_of("d_model", self.d_model, "n_heads", self.n_heads)
         in_range("dropout", self.dropout, 0, 1, open_high=True)
