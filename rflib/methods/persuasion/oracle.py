@@ -14,7 +14,7 @@ arguments: float64 inside `jax.enable_x64(True)` for every number that is report
 alone flips actions near a tie. Nothing is divided by the probability of a signal.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class Payoffs(NamedTuple):
     v: Float[Array, "*games senders states actions"]
 
 
-def from_game(game: Game, dtype: jnp.dtype | None = None) -> Payoffs:
+def from_game(game: Game, dtype: Any = None) -> Payoffs:
     """The arrays of a game in `dtype`; None: JAX's default, float64 in `jax.enable_x64(True)`."""
     return Payoffs(*(jnp.asarray(part, dtype) for part in (game.mu, game.u, game.v)))
 
