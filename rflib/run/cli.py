@@ -61,6 +61,7 @@ class Call(NamedTuple):
     source: str = ""
     workdir: Path = Path()
     verb: str | None = None
+    words: Mapping[str, str] = {}
 
 
 def cli(main: Main, *, verbs: Mapping[str, Verb] | None = None) -> NoReturn:
@@ -85,7 +86,8 @@ def execute(main: Main, verbs: Mapping[str, Verb], argv: Sequence[str]) -> int:
 
             print(page(program, argv))
             return 0
-        workdir.append(call.workdir)
+        if call.verb is None or verbs[call.verb].needs_run:
+            workdir.append(call.workdir)
         if call.verb is not None:
             return _act(program, call)
         return _run(main, program, call)
@@ -151,6 +153,8 @@ def _resolve_verb(
     program: Program, verb: str, flags: Any, text: str | None, rest: list[str]
 ) -> Call:
     _refuse_strays(program, flags, verb)
+    if not program.verbs[verb].needs_run:
+        return _resolve_free_verb(program, verb, flags, text, rest)
     if text is not None:
         raise UserError(f"{verb} takes the config of the run in --workdir; leave out --config")
     if flags["workdir"].value is None:
@@ -163,9 +167,30 @@ def _resolve_verb(
         rest, program.definitions, base=config.recorded(record, program.home)
     )
     words.remove(verb)
-    _no_words(program, words)
+    named = _words(program, verb, words)
     frozen = config.freeze(values)
-    return Call(flags, frozen, overrides, record.variant, record.source, workdir, verb)
+    return Call(flags, frozen, overrides, record.variant, record.source, workdir, verb, named)
+
+
+def _resolve_free_verb(
+    program: Program, verb: str, flags: Any, text: str | None, rest: list[str]
+) -> Call:
+    """A verb that works without a run."""
+    if text is not None or arguments.overridden(rest):
+        raise UserError(f"{verb} reads no config; leave out --config")
+    for name in ("workdir", "distributed"):
+        if flags[name].present:
+            raise UserError(f"{verb} works without a run; leave out --{name}")
+    flags, words, _, _ = arguments.parse(rest, program.definitions)
+    words.remove(verb)
+    return Call(flags, verb=verb, words=_words(program, verb, words))
+
+
+def _words(program: Program, verb: str, words: Sequence[str]) -> dict[str, str]:
+    """What follows a verb, by name."""
+    if not program.verbs[verb].words:
+        _no_words(program, words)
+    return program.verbs[verb].named(verb, words)
 
 
 def _resolve_replay(program: Program, flags: Any, text: str | None, rest: list[str]) -> Call:
@@ -229,8 +254,9 @@ def _start(flags: Any) -> None:
 
 def _act(program: Program, call: Call) -> int:
     verb = program.verbs[call.verb or ""]
-    given = verb.given(call.verb or "", call.flags)
-    _start(call.flags)
+    given = {**call.words, **verb.given(call.verb or "", call.flags)}
+    if verb.needs_run:
+        _start(call.flags)
     try:
         verb.run(call.config, call.workdir, given)
     except OSError as error:

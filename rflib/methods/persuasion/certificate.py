@@ -29,7 +29,6 @@ from rflib.methods.persuasion.game import (
 )
 from rflib.methods.persuasion.generators import random_profile
 from rflib.methods.persuasion.local_response import (
-    LocalResponse,
     local_best_response,
     local_best_response_lines,
 )
@@ -121,7 +120,7 @@ class _Judge(NamedTuple):
     def falls(self, sender: int, value: float, policy: np.ndarray) -> bool:
         """Whether a policy needs ties in its favour to reach its value."""
         short = value - self.utilities[sender] - self.attains(sender, policy)
-        return short > 1e-6 * max(float(self.spans[sender]), 1e-300)
+        return bool(short > 1e-6 * max(float(self.spans[sender]), 1e-300))
 
 
 def _near(judge: _Judge, sender: int, delta: float, cap: int) -> Gain:
@@ -261,32 +260,42 @@ def null_control(
     deltas: Sequence[float] = DELTAS,
     ratios: Sequence[float] = RATIOS,
     tie: str = "index",
+    norm: str = "inf",
     seed: int = 0,
     cap: int = 5000,
     deviations: int = 1000,
 ) -> NullControl:
     """The local test on profiles with Dirichlet(1) rows: where these pass, passing says little.
 
-    Exact; sampled where `cap` is exceeded. With two states and two signals in closed form, fast.
+    Exact; sampled where `cap` is exceeded and in the norm l2. With two states and two signals in
+    closed form, fast.
     """
     profiles = random_profile(game, np.random.default_rng(seed), count)
     utilities, span = outcome(game, profiles, tie).utilities, spans(game)
-    gains, kind = np.empty((len(deltas), count, game.n_senders)), "exact-local"
+    gains, kinds = np.empty((len(deltas), count, game.n_senders)), set()
+    exactly = norm == "inf" and cap > 0
+
+    def one(k: int, j: int, delta: float) -> tuple[float, str]:
+        profile = [policy[k] for policy in profiles]
+        if exactly:
+            found = local_best_response(game, profile, j, delta, cap=cap)
+            if found.policy is not None:
+                return found.value - utilities[k, j], "exact-local"
+        sampled = sampled_gain(
+            game, profile, j, delta, deviations=deviations, seed=seed, tie=tie, norm=norm
+        )
+        return sampled.gain, "sampled"
+
     for d, delta in enumerate(deltas):
         for j in range(game.n_senders):
-            if game.n_states == 2 and game.signals[j] == 2:
-                gains[d, :, j] = local_best_response_lines(game, profiles, j, delta)[0]
-                gains[d, :, j] -= utilities[:, j]
+            if exactly and game.n_states == 2 and game.signals[j] == 2:
+                values = local_best_response_lines(game, profiles, j, delta)[0]
+                gains[d, :, j] = values - utilities[:, j]
                 continue
             for k in range(count):
-                one = [policy[k] for policy in profiles]
-                found: LocalResponse = local_best_response(game, one, j, delta, cap=cap)
-                gains[d, k, j] = found.value - utilities[k, j]
-                if found.policy is None:
-                    kind = "sampled"
-                    gains[d, k, j] = sampled_gain(
-                        game, one, j, delta, deviations=deviations, seed=k, tie=tie
-                    ).gain
+                gains[d, k, j], kind = one(k, j, delta)
+                kinds.add(kind)
+    kind = "sampled" if "sampled" in kinds else "exact-local"
     gains = relative(gains, span)
     return NullControl(passing(gains, deltas, ratios).mean(0), count, kind, gains)
 

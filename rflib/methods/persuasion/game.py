@@ -86,7 +86,7 @@ def _finite(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> np.n
 
 
 def make_game(
-    mu: Any, u: Any, v: Any, signals: Sequence[int], name: str = "", seed: int | None = None
+    mu: Any, u: Any, v: Any, signals: Any, name: str = "", seed: int | None = None
 ) -> Game:
     """A checked Game from anything that NumPy can read as arrays.
 
