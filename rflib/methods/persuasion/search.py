@@ -26,7 +26,14 @@ from jaxtyping import Float, Int
 from rflib.core.checks import in_range, multiple_of, one_of, positive_int
 from rflib.core.errors import UserError
 from rflib.methods.persuasion.model import Network, Params, apply, flatten
-from rflib.methods.persuasion.oracle import Payoffs, Profile, normalised_sum, spans, utilities
+from rflib.methods.persuasion.oracle import (
+    Payoffs,
+    Profile,
+    default_tolerance,
+    normalised_sum,
+    spans,
+    utilities,
+)
 from rflib.optim.extragradient import GameOptimiser, extragradient, optimistic, simultaneous
 from rflib.optim.mirror_prox import mirror_descent, mirror_prox, optimistic_mirror_descent
 
@@ -160,8 +167,10 @@ def best_iterate(
     """(place of the iterate whose true sum_j U_j / span_j is largest, true utilities of all).
 
     kept: [kept, W, S_j] a sender, for one start. In the precision of its arguments: pass
-    `exact_rows` inside `jax.enable_x64(True)`. Of equals the earliest.
+    `exact_rows` inside `jax.enable_x64(True)`. Of equals (within `default_tolerance`: many policies
+    have the same outcome up to rounding) the earliest.
     """
     values = jax.vmap(lambda profile: utilities(payoffs, profile, tie))(kept)
     span = spans(payoffs)
-    return jnp.argmax(jax.vmap(lambda value: normalised_sum(value, span))(values)), values
+    total = jax.vmap(lambda value: normalised_sum(value, span))(values)
+    return jnp.argmax(total >= jnp.max(total) - default_tolerance(total.dtype)), values
