@@ -20,7 +20,7 @@ from rflib.methods.persuasion.game import (
 )
 
 SPREAD = 0.02  # least standard deviation of a utility over random profiles, in spans
-DRAWS = 100_000
+DRAWS = 10_000
 
 
 def random_profile(
@@ -123,10 +123,10 @@ def aligned(seed: int | None = None, *, senders: int = 2, signals: int = 2) -> G
     )
 
 
-def interpolated(seed: int | None = None, *, theta: float = 0.5, signals: int = 2) -> Game:
+def interpolated(seed: int | None = None, *, theta: float = 0.75, signals: int = 2) -> Game:
     """A prosecutor and a second sender with v_2 = theta v_1 + (1 - theta)(1 - v_1).
 
-    theta: 0 for opposed, 1 for common interest.
+    theta: 0 for opposed, 1 for common interest; at 0.5 the second sender is indifferent.
     """
     in_range("theta", theta, 0, 1)
     game = aligned(seed, signals=signals)

@@ -3,8 +3,9 @@
 Optimal persuasion leaves the receiver between two actions, so that an optimiser of smooth
 utilities ends beside the optimum or falls off. Senders in turn move to the exact best response
 within delta of their policy (`local_response`). That point sits on a tie: the whole procedure is
-run once as it is, and once with the receiver's obedience by a margin kappa, which costs O(kappa)
-and has the same actions under every rule for ties; the better of both is kept.
+run as it is and, if that leaves a gain under the rule in use, once more with the receiver's
+obedience by a margin kappa, which costs O(kappa) and has the same actions under every rule for
+ties; the better of both is kept.
 """
 
 from typing import NamedTuple
@@ -60,10 +61,11 @@ def snap(
     positive_int("rounds", rounds)
     start = check_profile(game, profile)
     margin = kappa * float(np.ptp(game.u))
-    runs = [
-        _run(game, start, delta, rounds, each, tie, cap) for each in dict.fromkeys((0.0, margin))
-    ]
-    return min(runs, key=lambda run: np.inf if np.isnan(run.gap) else run.gap)
+    plain = _run(game, start, delta, rounds, 0.0, tie, cap)
+    if plain.gap <= GAINS or margin == 0:
+        return plain  # no margin can end with a smaller gap
+    safe = _run(game, start, delta, rounds, margin, tie, cap)
+    return safe if safe.gap < plain.gap or np.isnan(plain.gap) else plain
 
 
 def _run(
