@@ -26,7 +26,12 @@ def folder(tmp_path: Path) -> Path:
 def program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     monkeypatch.chdir(folder)
     flags = {"input": (REQUIRED, "a CSV file"), "output": ("out.csv", "where to")}
-    verbs = {"predict": Verb(lambda *_: None, flags), "score": Verb(lambda *_: None)}
+    pair = {"left": "a file", "right": "another"}
+    verbs = {
+        "predict": Verb(lambda *_: None, flags),
+        "score": Verb(lambda *_: None),
+        "compare": Verb(lambda *_: None, words=pair, needs_run=False),
+    }
     return Program("toy", "python -m experiments.toy", "A toy.", folder, verbs)
 
 
@@ -71,6 +76,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["predict", "--workdir", "configs"], "is no run's directory"),
         (["predict", "--workdir", "x", "--dry"], "--dry belongs to a run"),
         (["predict", "--workdir", "x", "--config", "configs/toy.py"], "leave out --config"),
+        (["compare"], "compare takes LEFT RIGHT: compare LEFT RIGHT [FLAGS]"),
+        (["compare", "a", "b", "c"], "compare takes LEFT RIGHT, not a b c"),
+        (["compare", "a", "b", "--workdir", "x"], "leave out --workdir"),
+        (["compare", "a", "b", "--distributed"], "leave out --distributed"),
+        (["compare", "a", "b", "--overwrite"], "--overwrite belongs to a run"),
+        (["compare", "a", "b", "--config.steps=3"], "compare reads no config"),
         (["--replay", "runs/none"], "--replay=runs/none is missing"),
         (["--replay", "runs/none", "--config.steps=3"], "leave out --config"),
     ],
@@ -100,6 +111,12 @@ def test_flags_and_config_keys_stand_in_any_order(
     assert (call.config.steps, call.config.data.sizes) == (steps, sizes)
     assert call.config.model.bias is ("--noconfig.model.bias" not in argv)
     assert call.workdir == Path("runs") / ("toy-tiny" if "tiny" in str(argv) else "toy-default")
+
+
+def test_a_verb_that_needs_no_run_takes_words_and_no_config(program: Program) -> None:
+    call = resolve(program, ["compare", "a.csv", "--quiet", "b.csv"])
+    assert call is not None and call.verb == "compare" and call.config is None
+    assert call.words == {"left": "a.csv", "right": "b.csv"} and call.flags["quiet"].value
 
 
 @pytest.mark.parametrize(
