@@ -189,6 +189,27 @@ def test_scaling_and_identical_senders_and_degenerate_games() -> None:
         assert abs(found.value - value) < 1e-9 and found.kind == "exact"
 
 
+def test_relabelling_splitting_and_a_silent_sender_leave_best_responses_alone() -> None:
+    for seed in range(5):
+        game, rng = drawn(seed, 2, 3, 3, 3), np.random.default_rng(seed)
+        profile = random_profile(game, rng)
+        value = best_response(game, profile, 0).value
+        states, actions, signals = (rng.permutation(3) for _ in range(3))
+        moved = make_game(
+            game.mu[states], game.u[states][:, actions],
+            game.v[::-1][:, states][:, :, actions], game.signals,
+        )  # fmt: skip
+        swapped = [profile[1][states][:, signals], profile[0][states]]
+        assert abs(best_response(moved, swapped, 1).value - value) < 1e-9
+        split = np.concatenate([profile[1][:, :1] * 0.3, profile[1][:, :1] * 0.7,
+                                profile[1][:, 1:]], 1)  # fmt: skip
+        wider = game._replace(signals=(3, 4))
+        assert abs(best_response(wider, [profile[0], split], 0).value - value) < 1e-9
+        third = make_game(game.mu, game.u, np.concatenate([game.v, game.v[:1]]), (3, 3, 2))
+        silent = np.tile([[0.2, 0.8]], (3, 1))
+        assert abs(best_response(third, [*profile, silent], 0).value - value) < 1e-9
+
+
 def test_wrong_arguments_are_refused() -> None:
     game = drawn(0, 2, 3, 2, 2)
     profile = random_profile(game, np.random.default_rng(0))
