@@ -186,7 +186,7 @@ def _patchtst() -> ConfigDict:
 
 
 def _transformer() -> ConfigDict:
-    """The Time-Series Library's, without its calendar features."""
+    """The Time-Series Library's, which has calendar features."""
     m = ConfigDict()
     m.d_model = 512  # width
     m.d_ff = 2048  # width of the feed-forward
@@ -195,6 +195,7 @@ def _transformer() -> ConfigDict:
     m.n_decoder_layers = 1  # decoder layers
     m.dropout = 0.1  # [0, 1)
     m.label_len = 48  # known values that the decoder starts from
+    m.calendar = False  # hour, weekday, day of month and year beside the values; takes dates
     return m
 
 

@@ -64,7 +64,7 @@ def backtest(
     for name in names:
         trained = first if name == first.model else load_trained(config, workdir, model=name,
                                                                  **choice)  # fmt: skip
-        ahead = _trained_forecasts(trained, found.standardised, origins.starts, level)
+        ahead = _trained_forecasts(trained, found, origins.starts, level)
         judged.append(judge(TITLES[name], ahead, truth, origins, level))
     season = naive_season(found.series.dates)
     for name, call in naive_forecasts(config.data.seq_len, season).items():
@@ -164,27 +164,29 @@ def _truth(
 
 
 def _trained_forecasts(
-    trained: Trained, series: np.ndarray, starts: np.ndarray, alpha: float
+    trained: Trained, found: Input, starts: np.ndarray, alpha: float
 ) -> dict[str, np.ndarray]:
     """ "point", and of a model with quantiles "low" and "high": the pair nearest to 1 - alpha."""
     module: Any = trained.module
     size = (module.seq_len, module.pred_len)
+    series = found.standardised
+    marks = models.calendar(module, found.series.dates, found.series.source)
     if not isinstance(module, QuantileHead) or len(module.levels) < 3:
-        points = lambda x: {"point": models.forecast(module, trained.view, x)}  # noqa: E731
-        return _over_origins(points, series, starts, *size)
+        points = lambda *x: {"point": models.forecast(module, trained.view, *x)}  # noqa: E731
+        return _over_origins(points, series, starts, *size, marks)
     levels = np.asarray(module.levels)
     low = int(np.argmin(np.abs(levels[: module.centre] - alpha / 2)))
     high = module.centre + 1 + int(np.argmin(np.abs(levels[module.centre + 1 :] - 1 + alpha / 2)))
 
-    def parts(x: jax.Array) -> dict[str, jax.Array]:
-        every: Any = models.quantiles(module, trained.view, x)
+    def parts(x: jax.Array, around: jax.Array | None) -> dict[str, jax.Array]:
+        every: Any = models.quantiles(module, trained.view, x, around)
         return {
             "point": every[..., module.centre],
             "low": every[..., low],
             "high": every[..., high],
         }
 
-    return _over_origins(parts, series, starts, *size)
+    return _over_origins(parts, series, starts, *size, marks)
 
 
 def _naive_forecasts(
@@ -194,19 +196,28 @@ def _naive_forecasts(
     past: int,
     future: int,
 ) -> dict[str, np.ndarray]:
-    return _over_origins(lambda x: {"point": call(x, future)}, series, starts, past, future)
+    return _over_origins(lambda x, _: {"point": call(x, future)}, series, starts, past, future)
 
 
 def _over_origins(
-    call: Callable[[jax.Array], dict[str, jax.Array]],
+    call: Callable[..., dict[str, jax.Array]],
     series: np.ndarray,
     starts: np.ndarray,
     past: int,
     future: int,
+    marks: jax.Array | None = None,
 ) -> dict[str, np.ndarray]:
-    """What `call` makes of the pasts at `starts`, batch by batch in one compiled program."""
+    """What `call` makes of the pasts at `starts`, batch by batch in one compiled program.
+
+    marks: of the rows of `series`; `call` gets those of each window as its second argument.
+    """
     whole = jnp.asarray(series)
-    compiled = jax.jit(lambda first: call(windows(whole, first, past, future)[0]))
+
+    @jax.jit
+    def compiled(first: jax.Array) -> dict[str, jax.Array]:
+        around = models.marked(marks, first, past, future)
+        return call(windows(whole, first, past, future)[0], around)
+
     batch = min(BATCH, len(starts))
     parts = [
         {name: np.asarray(each)[rows.mask] for name, each in compiled(rows.indices).items()}

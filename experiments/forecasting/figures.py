@@ -81,7 +81,10 @@ def sample(cell: Cell, places: np.ndarray, names: Sequence[str] | None = None) -
     ahead = {name: naive[name](x, data.pred_len) for name in ("repeat season",) if name in naive}
     apply = jax.jit(models.forecast, static_argnums=0)
     for name in cell.views if names is None else names:
-        ahead[TITLES[name]] = apply(cell.forecasters[name].module, cell.views[name], x)
+        module = cell.forecasters[name].module
+        marks = models.calendar(module, data.dates, data.origin)
+        marks = models.marked(marks, jnp.asarray(starts), data.seq_len, data.pred_len)
+        ahead[TITLES[name]] = apply(module, cell.views[name], x, marks)
     physical: Callable[[Any], np.ndarray] = lambda z: data.standardiser.invert(  # noqa: E731
         np.asarray(z, np.float64)
     )

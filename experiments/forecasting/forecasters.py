@@ -30,6 +30,7 @@ from rflib.methods.leddam.plugin import PlugIn
 from rflib.methods.leddam.quantile_head import QuantileHead
 from rflib.methods.leddam.scinet import SCINet
 from rflib.methods.leddam.theory import training_flops
+from rflib.methods.leddam.time_features import FEATURES
 from rflib.methods.leddam.transformer import Transformer
 
 Sizes = dict[str, Any]
@@ -46,6 +47,7 @@ PLAIN: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     "transformer": (Transformer, _ATTENTION),
     "informer": (Informer, (*_ATTENTION, "factor", "distil")),
 }
+CALENDAR = ("transformer", "informer")  # can embed the dates of past and future
 BACKBONES = {
     "leddam": "Leddam",
     "dlinear": "DLinear",
@@ -148,7 +150,10 @@ def _module(config: Any, name: str, sizes: Sizes, place: Place) -> tuple[nn.Modu
     if name == "itransformer":
         return _itransformer(config, sizes, place), name
     make, fields = PLAIN[name]
-    return make(**sizes, **{field: config.model[name][field] for field in fields}), name
+    chosen = {field: config.model[name][field] for field in fields}
+    if name in CALENDAR:
+        chosen["n_marks"] = len(FEATURES) if config.model[name].calendar else 0
+    return make(**sizes, **chosen), name
 
 
 def _kernels(section: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Forecasting as a learning problem: loss, optimiser, batches, errors of a forecaster."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,14 @@ from jaxtyping import Float, Int
 from experiments.forecasting.forecasters import Forecaster
 from rflib.core.checks import choose, in_range, multiple_of, one_of
 from rflib.core.errors import UserError
+from rflib.data import windows
 from rflib.methods.leddam.data import ForecastData, train_batches
 from rflib.methods.leddam.decomposition import kernel_mask
 from rflib.methods.leddam.gaps import Gapped, gapped_windows, window_means
 from rflib.methods.leddam.intervals import crps_quantiles, pinball
 from rflib.methods.leddam.losses import LOSSES
 from rflib.methods.leddam.quantile_head import QuantileHead
+from rflib.methods.leddam.time_features import time_features
 from rflib.nn import variables
 from rflib.train.gradient import gradient_step
 from rflib.train.task import Aux, Batch, Key, Step, Task, Variables
@@ -33,17 +35,56 @@ def loss_name(config: Any) -> str:
     return "pinball" if config.model.quantiles else config.optim.loss
 
 
+class Dated(NamedTuple):
+    """A series with a calendar: marks [L, F] are `time_features` of its rows.
+
+    Stands wherever a series stands for a forecaster that takes marks.
+    """
+
+    series: Array | Gapped
+    marks: Array
+
+
+Data = Array | Gapped | Dated
+
+
 def on_device(data: ForecastData) -> Array | Gapped:
     """The standardised series, with its gaps if it has some."""
     values = jnp.asarray(data.series)
     return values if data.observed is None else Gapped(values, jnp.asarray(data.observed))
 
 
+def with_calendar(module: Any, series: Array | Gapped, data: ForecastData) -> Data:
+    """What `module` is trained on: `series`, and its calendar if the module takes marks."""
+    marks = calendar(module, data.dates, data.origin)
+    return series if marks is None else Dated(series, marks)
+
+
+def calendar(
+    module: Any, dates: np.ndarray | None, source: str
+) -> Float[Array, "*lead features"] | None:
+    """The marks of `dates` if the module takes some, else None; UserError without dates."""
+    if not getattr(module, "n_marks", 0):
+        return None
+    if dates is None:
+        raise UserError(f"{source} has no dates, which calendar=True takes: add a column of dates")
+    return jnp.asarray(time_features(dates))
+
+
+def marked(
+    marks: Float[Array, "length features"] | None, starts: Array, past: int, future: int
+) -> Array | None:
+    """The marks [B, T + S, F] of windows; None if there are none."""
+    if marks is None:
+        return None
+    return jnp.concatenate(windows(marks, starts, past, future), 1)
+
+
 def task(
     module: nn.Module,
     *,
     loss: str,
-    series: Float[Array, "length series"] | Gapped,
+    series: Data,
     batch: Callable[[int], Int[np.ndarray, " rows"]],
     density: float = 1.0,
 ) -> Task:
@@ -59,8 +100,8 @@ def task(
         return variables.init(module, key, (1, size.seq_len, size.n_series))
 
     def objective(values: Variables, batch: Batch, key: Key) -> tuple[Array, Aux]:
-        x, y, observed = gapped_windows(batch[0], batch[1], size.seq_len, size.pred_len)
-        ahead, extra = variables.apply(module, values, x, train=True, key=key)
+        x, marks, y, observed = _windows(module, *batch)
+        ahead, extra = variables.apply(module, values, x, train=True, key=key, **_named(marks))
         changed = extra if "batch_stats" in extra else None
         error = _errors(module, ahead, y, observed, density)[loss]
         return jnp.mean(error), Aux(extra=changed)
@@ -114,22 +155,48 @@ def abstract_view(module: nn.Module) -> PyTree:
 
 
 def forecast(
-    module: nn.Module, view: PyTree, x: Float[Array, "batch past series"]
+    module: nn.Module,
+    view: PyTree,
+    x: Float[Array, "batch past series"],
+    marks: Float[Array, "batch steps features"] | None = None,
 ) -> Float[Array, "batch future series"]:
-    """The trained model's forecast, the median of quantiles; `view` is that of `gradient_step`."""
-    ahead = _output(module, view, x)
+    """The trained model's forecast, the median of quantiles; `view` is that of `gradient_step`.
+
+    marks: `time_features` of past and future, for a module that takes them.
+    """
+    ahead = _output(module, view, x, marks)
     return ahead[..., module.centre] if isinstance(module, QuantileHead) else ahead
 
 
 def quantiles(
-    module: nn.Module, view: PyTree, x: Float[Array, "batch past series"]
+    module: nn.Module,
+    view: PyTree,
+    x: Float[Array, "batch past series"],
+    marks: Float[Array, "batch steps features"] | None = None,
 ) -> Float[Array, "batch future series levels"] | None:
     """The trained model's quantiles; None if it forecasts points only."""
-    return _output(module, view, x) if isinstance(module, QuantileHead) else None
+    return _output(module, view, x, marks) if isinstance(module, QuantileHead) else None
 
 
-def _output(module: nn.Module, view: PyTree, x: Array) -> Array:
-    return variables.apply(module, {"params": view["params"], "extra": view["extra"]}, x)[0]
+def _output(module: nn.Module, view: PyTree, x: Array, marks: Array | None) -> Array:
+    values = {"params": view["params"], "extra": view["extra"]}
+    return variables.apply(module, values, x, **_named(marks))[0]
+
+
+def _windows(
+    module: Any, data: Data, starts: Array
+) -> tuple[Array, Array | None, Array, Array | None]:
+    """(x, marks, y, observed) of the windows at `starts`."""
+    past, future = module.seq_len, module.pred_len
+    dated = isinstance(data, Dated)
+    marks = marked(data.marks, starts, past, future) if dated else None
+    x, y, observed = gapped_windows(data.series if dated else data, starts, past, future)
+    return x, marks, y, observed
+
+
+def _named(marks: Array | None) -> dict[str, Any]:
+    """Only where there are some: most modules know no marks."""
+    return {} if marks is None else {"marks": marks}
 
 
 def core(module: nn.Module, view: PyTree) -> tuple[nn.Module, PyTree]:
@@ -169,11 +236,10 @@ def measure(module: nn.Module) -> Callable[[PyTree, Any], Mapping[str, Float[Arr
 
     With gaps also "observed", the share of its targets that was; see `of_observed`.
     """
-    size: Any = module
 
     def errors(view: PyTree, batch: Batch) -> dict[str, Array]:
-        x, y, observed = gapped_windows(batch[0], batch[1], size.seq_len, size.pred_len)
-        found = _errors(module, _output(module, view, x), y, observed, 1.0)
+        x, marks, y, observed = _windows(module, *batch)
+        found = _errors(module, _output(module, view, x, marks), y, observed, 1.0)
         if observed is not None:
             found["observed"] = jnp.mean(observed.astype(y.dtype), (1, 2))
         return found

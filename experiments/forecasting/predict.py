@@ -22,8 +22,13 @@ def predict(config: Any, workdir: Path, *, input: Path, output: Path, **choice: 
     found = read_input(config, trained, input)
     _say_what_is_old(found, config.data.seq_len)
     series, horizon, module = found.series, trained.horizon, trained.module
-    x = found.standardised[None, -config.data.seq_len :]
-    ahead = jax.jit(models.forecast, static_argnums=0)(module, trained.view, x)[0]
+    past = config.data.seq_len
+    dates = around = None
+    if series.dates is not None:
+        dates = future_dates(series.dates, horizon)
+        around = np.concatenate([series.dates[-past:], dates])[None]
+    inputs = found.standardised[None, -past:], models.calendar(module, around, series.source)
+    ahead = jax.jit(models.forecast, static_argnums=0)(module, trained.view, *inputs)[0]
     back = np.argsort(found.order)
 
     def physical(standardised: jax.Array) -> np.ndarray:
@@ -31,11 +36,10 @@ def predict(config: Any, workdir: Path, *, input: Path, output: Path, **choice: 
 
     names, values = list(series.names), [physical(ahead)]
     if isinstance(module, QuantileHead):
-        quantiles: Any = jax.jit(models.quantiles, static_argnums=0)(module, trained.view, x)
+        quantiles: Any = jax.jit(models.quantiles, static_argnums=0)(module, trained.view, *inputs)
         for place, level in enumerate(module.levels):
             names += [f"{name} q{level:g}" for name in series.names]
             values.append(physical(quantiles[0, ..., place]))
-    dates = None if series.dates is None else future_dates(series.dates, horizon)
     path = write_series(
         output, np.concatenate(values, 1), names, dates=dates, date_name=series.date_name
     )

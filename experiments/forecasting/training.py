@@ -18,7 +18,6 @@ from rflib.core.checks import choose, distinct, positive_int
 from rflib.core.errors import NotFinite
 from rflib.methods.leddam.data import ForecastData, valid_starts
 from rflib.methods.leddam.decomposition import LearnableDecomposition
-from rflib.methods.leddam.gaps import Gapped
 from rflib.methods.leddam.naive import naive_errors
 from rflib.train import mesh as meshes
 from rflib.train.evaluation import over_batches
@@ -97,8 +96,9 @@ def seeds(config: Any) -> tuple[int, ...]:
 
 def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
     """Trains what `config.model.names` says on `data`, phase after phase, each resumable."""
-    series = models.on_device(data)
+    plain = models.on_device(data)
     found = forecasters(config, len(data.columns), data.name, data.pred_len)
+    inputs = {name: models.with_calendar(f.module, plain, data) for name, f in found.items()}
     naive = naive_errors(
         jnp.asarray(data.series),
         data.starts("test"),
@@ -111,6 +111,7 @@ def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:
     views: dict[str, PyTree] = {}
     kernels: dict[str, list[tuple[np.ndarray, float]]] = {}
     for model, forecaster in found.items():
+        series = inputs[model]
         evals = _evals(config, data, forecaster, series, mesh)
         outcomes[model] = []
         for seed in seeds(config):
@@ -192,7 +193,7 @@ def _fit(
     run: Any,
     data: ForecastData,
     forecaster: Forecaster,
-    series: jax.Array | Gapped,
+    series: models.Data,
     mesh: Mesh,
     evals: Mapping[str, Eval],
     name: str,
@@ -235,7 +236,7 @@ def _largest_divisor(number: int, most: int) -> int:
 
 
 def _evals(
-    config: Any, data: ForecastData, forecaster: Forecaster, series: jax.Array | Gapped, mesh: Mesh
+    config: Any, data: ForecastData, forecaster: Forecaster, series: models.Data, mesh: Mesh
 ) -> dict[str, Eval]:
     """Validation every epoch, which keeps the best view, and the test of that view at the end."""
     errors = models.measure(forecaster.module)

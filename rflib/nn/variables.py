@@ -25,8 +25,9 @@ def apply(
     *inputs: Array,
     train: bool = False,
     key: Array | None = None,
+    **more: Any,
 ) -> tuple[Any, Any]:
-    """The module's output and the new `extra`.
+    """The module's output and the new `extra`. more: further inputs by name.
 
     train: use and update batch statistics and draw dropout masks from `key` (needed if the module
         drops anything out). Otherwise `extra` comes back as it was.
@@ -35,9 +36,9 @@ def apply(
     collections = {"params": variables["params"], **extra}
     rngs = {} if key is None else {"dropout": key}
     if not train:
-        return module.apply(collections, *inputs, train=False, rngs=rngs), extra
+        return module.apply(collections, *inputs, train=False, rngs=rngs, **more), extra
     output, changed = module.apply(
-        collections, *inputs, train=True, rngs=rngs, mutable=["batch_stats"]
+        collections, *inputs, train=True, rngs=rngs, mutable=["batch_stats"], **more
     )
     return output, {**extra, **changed}
 

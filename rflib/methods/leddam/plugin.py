@@ -58,6 +58,11 @@ class PlugIn(nn.Module):
     def pred_len(self) -> int:
         return self.backbone.pred_len  # pyright: ignore[reportAttributeAccessIssue]
 
+    @property
+    def n_marks(self) -> int:
+        """Calendar features a time step that the backbone takes; 0: none."""
+        return getattr(self.backbone, "n_marks", 0)
+
     def setup(self) -> None:
         if self.split == "raw":
             return

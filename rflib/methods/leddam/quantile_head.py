@@ -34,7 +34,8 @@ class QuantileHead(nn.Module):
     at 0 and a at the gaps of a normal distribution with the window's deviation. Adds
     (T + 1) S (Q - 1) parameters, none of which depends on N.
 
-    forecaster: a module with the fields n_series, seq_len, pred_len, called `(x, train)`.
+    forecaster: a module with the fields n_series, seq_len, pred_len, called `(x, train)`, or
+        `(x, train, marks)` if marks are given.
     levels: τ, growing in (0, 1), with 0.5 among them.
 
     Raises:
@@ -69,6 +70,11 @@ class QuantileHead(nn.Module):
         return self._size.pred_len
 
     @property
+    def n_marks(self) -> int:
+        """Calendar features a time step that the forecaster takes; 0: none."""
+        return getattr(self._size, "n_marks", 0)
+
+    @property
     def centre(self) -> int:
         """The place of the median among the levels."""
         return self.levels.index(0.5)
@@ -84,9 +90,12 @@ class QuantileHead(nn.Module):
         self.bias = self.param("bias", lambda _: jnp.asarray(bias))
 
     def __call__(
-        self, x: Float[Array, "batch seq_len n_series"], train: bool
+        self,
+        x: Float[Array, "batch seq_len n_series"],
+        train: bool,
+        marks: Float[Array, "batch steps n_marks"] | None = None,
     ) -> Float[Array, "batch pred_len n_series levels"]:
-        median = self.forecaster(x, train)
+        median = self.forecaster(x, train, *(() if marks is None else (marks,)))
         if len(self.levels) == 1:
             return median[..., None]
         window = normalise(x)
