@@ -18,8 +18,12 @@ def clock(seconds: float) -> str:
 
 
 def describe(metrics: Mapping[str, Any]) -> str:
-    """The first few metrics, the loss in front."""
-    scalars = {name: value for name, value in metrics.items() if getattr(value, "ndim", 0) == 0}
+    """The first few metrics that are one number or word, the loss in front."""
+    scalars = {
+        name: value
+        for name, value in metrics.items()
+        if getattr(value, "ndim", 0) == 0 and not isinstance(value, Mapping | list | tuple)
+    }
     names = sorted(scalars, key=lambda name: not name.endswith("loss"))[:SHOWN_METRICS]
     return " ".join(
         f"{name} {shown(value.item() if hasattr(value, 'item') else value)}"

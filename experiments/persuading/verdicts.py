@@ -1,0 +1,238 @@
+"""What the equilibria say: tables, the control, and claims C3 and C5."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.persuading import bootstrap, searching
+from experiments.persuading.equilibria import best
+from rflib.methods.persuasion import pareto
+from rflib.methods.persuasion.game import relative
+from rflib.train.task import Metrics
+
+STAGES = {"before": "as found", "after": "after snap"}
+C3 = "the search finds local Nash equilibria, and certifies them exactly"
+C5 = "extra-gradient on DNL finds local equilibria that Pareto-dominate {}"
+
+
+def against_revelation(config: Any, game: Metrics, found: Mapping[str, Any] | None) -> pareto.Order:
+    """How an equilibrium stands to full revelation; none found stands nowhere."""
+    known, span = np.array(game["full_revelation"]), np.array(game["spans"])
+    utilities = np.full(known.shape, -np.inf) if found is None else np.array(found["utilities"])
+    with np.errstate(invalid="ignore"):
+        return pareto.dominates(utilities, known, span, config.pareto.tau, config.pareto.tau_prime)
+
+
+def table(config: Any, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
+    """One row a method and stage, over games."""
+    rows = []
+    for method, title in searching.methods(config).items():
+        for stage, words in STAGES.items():
+            certified = [best(config, game, method, stage) for game in found.values()]
+            orders = [
+                against_revelation(config, game, each)
+                for game, each in zip(found.values(), certified, strict=True)
+            ]
+            # Sums of utilities in spans: the ratio of two is not free of the utilities' zero, but
+            # it is what one looks for first.
+            ratios = [
+                relative(np.array(each["utilities"]), np.array(game["spans"])).sum()
+                / relative(np.array(game["full_revelation"]), np.array(game["spans"])).sum()
+                for game, each in zip(found.values(), certified, strict=True)
+                if each is not None
+            ]
+            own = [game["methods"][method] for game in found.values()]
+            settled = [each["settled"] for each in own if each["settled"] is not None]
+            gaps = [each["gap"] for each in certified if each is not None]
+            known = [gap for gap in gaps if gap is not None]
+            rows.append(
+                {
+                    "method": title,
+                    "stage": words,
+                    "games with a certified local equilibrium": _mean(
+                        [each is not None for each in certified]
+                    ),
+                    "weakly above full revelation": _mean([bool(o.weak) for o in orders]),
+                    "dominates it": _mean([bool(o.strict) for o in orders]),
+                    "every sender gains": _mean([bool(o.all_strict) for o in orders]),
+                    "sum of utilities over full revelation's": _mean(ratios),
+                    "largest global gain, median": float(np.median(known)) if known else None,
+                    "exact Nash": _mean([gap <= 1e-9 for gap in known]),
+                    "ends that dominate": _mean([each["dominate"] for each in own]),
+                    "starts settled": _mean(settled),
+                }
+            )
+    return rows
+
+
+def _mean(values: Sequence[Any]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def game_table(config: Any, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
+    """One row a game: what full revelation gives, and the best certified sums, in spans."""
+    rows = []
+    for name, game in found.items():
+        span = np.array(game["spans"])
+
+        def total(utilities: Any, span: np.ndarray = span) -> float:
+            return float(relative(np.array(utilities), span).sum())
+
+        row: dict[str, Any] = {
+            "game": name,
+            "full revelation": total(game["full_revelation"]),
+            "silence": total(game["no_information"]),
+            "mediated bound on the least gain": game["possible_gain"],
+        }
+        for method, title in searching.methods(config).items():
+            each = best(config, game, method, "after")
+            row[title] = None if each is None else total(each["utilities"])
+        rows.append(row)
+    return rows
+
+
+def control_table(config: Any, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
+    """The grid of radii and tolerances: who passes the local test, and how often chance does."""
+    rows = []
+    methods = searching.methods(config)
+    for d, delta in enumerate(config.verify.deltas):
+        for r, ratio in enumerate(config.verify.ratios):
+            row: dict[str, Any] = {
+                "radius": delta,
+                "tolerance over radius": ratio,
+                "random profiles": float(
+                    np.mean([game["null"]["rates"][d][r] for game in found.values()])
+                ),
+            }
+            for method, title in methods.items():
+                for stage, words in STAGES.items():
+                    passes = [
+                        each[stage]["passes"][d][r]
+                        for game in found.values()
+                        for each in game["methods"][method]["found"]
+                        if each[stage]["kind"] != "sampled"
+                    ]
+                    row[f"{title}, {words}"] = _mean(passes)
+            rows.append(row)
+    return rows
+
+
+def state(config: Any, run: Any, found: Mapping[str, Metrics]) -> None:
+    """Tables and claims of the equilibria."""
+    delta, ratio = config.verify.delta, config.verify.ratio
+    run.table(
+        "equilibria",
+        table(config, found),
+        caption=f"The best local equilibrium of each method and game: gain within {delta:g} "
+        f"(maximum norm) at most {ratio * delta:g} spans, certified exactly, largest sum of "
+        "utilities. Shares of games.",
+    )
+    run.table(
+        "equilibria_games",
+        game_table(config, found),
+        caption="Sums of the senders' utilities in their spans, after snap.",
+    )
+    run.table(
+        "control",
+        control_table(config, found),
+        caption="Share of exactly certified profiles that pass the local test; random profiles "
+        "are the control.",
+    )
+    _c3(config, run, found)
+    _c5(config, run, found)
+
+
+def _c3(config: Any, run: Any, found: Mapping[str, Metrics]) -> None:
+    method = config.search.kinds[0]
+    d = list(config.verify.deltas).index(config.verify.delta)
+    r = list(config.verify.ratios).index(config.verify.ratio)
+    gaps, shares, chances = [], [], []
+    for game in found.values():
+        chance = game["null"]["rates"][d][r]
+        share = float(best(config, game, method, "after") is not None)
+        shares.append(share)
+        chances.append(chance)
+        gaps.append(share - chance)
+    effect = bootstrap.over_games(gaps, config.expect.bootstrap)
+    verdict, reason = bootstrap.above([effect])
+    run.claim(
+        "C3",
+        f"{C3}, in more games than chance does",
+        measured=f"{np.mean(shares):.2f} of games against {np.mean(chances):.2f} of random "
+        f"profiles, difference {effect}",
+        unit="share after snap, 95 % interval over games",
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def _c5(config: Any, run: Any, found: Mapping[str, Metrics]) -> None:
+    if "dnl" not in config.search.kinds:
+        run.claim("C5", C5.format("full revelation"), measured=None, verdict="undecided",
+                  reason="DNL is not searched")  # fmt: skip
+        return
+    for stage, words in STAGES.items():
+        suffix = "" if stage == "after" else f" {words}"
+        possible = [game for game in found.values() if game["possible"]]
+        text = f"{C5.format('full revelation')} in most games where anything does, {words}"
+        if not possible:
+            run.claim(f"C5{suffix}", text, measured=None, verdict="undecided",
+                      reason="full revelation cannot be dominated in any of the games")  # fmt: skip
+            continue
+        wins = [
+            float(against_revelation(config, game, best(config, game, "dnl", stage)).strict)
+            for game in possible
+        ]
+        effect = bootstrap.over_games(wins, config.expect.bootstrap)
+        verdict, reason = bootstrap.above([effect], config.expect.majority)
+        run.claim(
+            f"C5{suffix}",
+            text,
+            measured=str(effect),
+            unit=f"share of {len(possible)} games of {len(found)}, 95 % interval over games",
+            verdict=verdict,
+            reason=reason,
+        )
+    for other in config.search.kinds:
+        if other != "dnl":
+            _against(config, run, found, other)
+    for other in ("annealed", "zeroth", "iterated"):
+        if other in config.search.baselines:
+            _against(config, run, found, other)
+
+
+def _against(config: Any, run: Any, found: Mapping[str, Metrics], other: str) -> None:
+    """DNL's best against another method's, by Pareto order and by the sum of utilities."""
+    titles = searching.methods(config)
+    results, sums = [], []
+    for game in found.values():
+        own, rival = (best(config, game, method, "after") for method in ("dnl", other))
+        span = np.array(game["spans"])
+        sets = [
+            np.empty((0, len(span))) if each is None else np.array([each["utilities"]])
+            for each in (own, rival)
+        ]
+        results.append(
+            pareto.compare(sets[0], sets[1], span, config.pareto.tau, config.pareto.tau_prime)
+        )
+        if own is not None and rival is not None:
+            gain = np.array(own["utilities"]) - np.array(rival["utilities"])
+            sums.append(relative(gain, span).sum())
+    score = [{"win": 1.0, "tie": 0.0, "loss": -1.0}[each] for each in results]
+    effect = bootstrap.over_games(score, config.expect.bootstrap)
+    verdict, reason = bootstrap.above([effect])
+    total = bootstrap.over_games(sums, config.expect.bootstrap) if sums else "none on both sides"
+    counts = ", ".join(f"{results.count(word)} {word}" for word in ("win", "tie", "loss"))
+    matched = other in config.search.kinds
+    if matched and not other.endswith("-matched"):
+        verdict, reason = "undecided", "not of as many parameters"
+    run.claim(
+        f"C5 {'' if matched else 'control '}{other}",
+        C5.format(f"those of: {titles[other]}"),
+        measured=f"{counts}; score {effect}; sum of utilities {total}",
+        unit="Pareto order of the best certified ones a game (win 1, loss -1) and difference in "
+        "spans, 95 % intervals over games",
+        verdict=verdict,
+        reason=reason,
+    )
