@@ -104,7 +104,7 @@ def _method(config: Any, game: Game, found: Ends) -> Metrics:
         "dominate": float(order.strict.mean()),
         "settled": None if found.settled is None else float(found.settled.mean()),
         "looked_at": chosen.looked_at,
-        "passed_sampling": chosen.passed,
+        "passed": chosen.passed,
         "closed_form": _all_ends(config, game, found),
         "found": [
             _candidate(config, game, [part[k] for part in chosen.profiles], int(chosen.seeds[k]))
@@ -116,59 +116,80 @@ def _method(config: Any, game: Game, found: Ends) -> Metrics:
 def shortlist(config: Any, game: Game, found: Ends) -> Shortlist:
     """The `verify.top` most promising ends over all seeds.
 
-    Each seed puts its `verify.shortlist` distinct ends of largest sum of utilities, in spans, to
-    the sampling verifier. Those that pass go first, then by that sum.
+    Those that pass the local test go first, by their sum of utilities in spans, then those of the
+    smallest gain. With two states and two signals every end is tested, exactly, in closed form;
+    else each seed puts its `verify.shortlist` distinct ends of largest sum to the sampling
+    verifier.
     """
-    span, tie = exact.spans(game), config.tie
+    span = exact.spans(game)
     profiles = [np.concatenate(pair) for pair in zip(found.last, found.best, strict=True)]
     utilities = np.concatenate([found.utilities, found.best_utilities])
     seeds = np.concatenate([found.seed, found.seed])
     total = exact.relative(utilities, span).sum(1)
+    gains = _closed_form(config, game, profiles, utilities)
+    if gains is None:
+        kept = _most_promising(config, utilities, seeds, total)
+        gains = np.full(len(seeds), np.inf)
+        gains[kept] = [_sampled(config, game, [part[k] for part in profiles]) for k in kept]
+    else:
+        kept = list(range(len(seeds)))
+    passes = gains <= config.verify.ratio * config.verify.delta
+    # Seeds, and the last and the best iterate of a start, may have found the same outcome.
+    ordered = np.array(
+        sorted(kept, key=lambda k: (not passes[k], -total[k] if passes[k] else gains[k]))
+    )
+    ordered = ordered[pareto.distinct(utilities[ordered])][: config.verify.top]
+    chosen = tuple(part[ordered] for part in profiles)
+    return Shortlist(chosen, seeds[ordered], int(passes[kept].sum()), len(kept))
+
+
+def _most_promising(
+    config: Any, utilities: np.ndarray, seeds: np.ndarray, total: np.ndarray
+) -> list[int]:
+    """Each seed's distinct ends of largest sum."""
     kept = []
     for seed in np.unique(seeds):
         own = np.flatnonzero(seeds == seed)
         own = own[np.argsort(-total[own], kind="stable")]
-        own = own[pareto.distinct(utilities[own])]
-        kept += own[: config.verify.shortlist].tolist()
-    limit = config.verify.ratio * config.verify.delta
-    passes = []
-    for k in kept:
-        profile = [part[k] for part in profiles]
-        gains = [
-            sampled_gain(
-                game,
-                profile,
-                j,
-                config.verify.delta,
-                deviations=config.verify.deviations,
-                tie=tie,
-            ).gain
-            for j in range(game.n_senders)
-        ]
-        passes.append(bool((exact.relative(np.array(gains), span) <= limit).all()))
-    order = sorted(range(len(kept)), key=lambda i: (not passes[i], -total[kept[i]]))
-    # Seeds may have found the same outcome.
-    ordered = np.array(kept, int)[order]
-    ordered = ordered[pareto.distinct(utilities[ordered])][: config.verify.top]
-    return Shortlist(
-        tuple(part[ordered] for part in profiles), seeds[ordered], sum(passes), len(kept)
-    )
+        kept += own[pareto.distinct(utilities[own])][: config.verify.shortlist].tolist()
+    return kept
+
+
+def _sampled(config: Any, game: Game, profile: list[np.ndarray]) -> float:
+    """The largest gain over senders that the sampling verifier finds, in spans."""
+    gains = [
+        sampled_gain(
+            game,
+            profile,
+            j,
+            config.verify.delta,
+            deviations=config.verify.deviations,
+            tie=config.tie,
+        ).gain
+        for j in range(game.n_senders)
+    ]
+    return float(exact.relative(np.array(gains), exact.spans(game)).max())
+
+
+def _closed_form(
+    config: Any, game: Game, profiles: Sequence[np.ndarray], utilities: np.ndarray
+) -> np.ndarray | None:
+    """The largest exact gain over senders of each profile, in spans; None without closed form."""
+    if game.n_states != 2 or set(game.signals) != {2}:
+        return None
+    values = [
+        local_best_response_lines(game, profiles, j, config.verify.delta)[0]
+        for j in range(game.n_senders)
+    ]
+    return exact.relative(np.stack(values, 1) - utilities, exact.spans(game)).max(1)
 
 
 def _all_ends(config: Any, game: Game, found: Ends) -> float | None:
     """The share of all last iterates that pass the exact test; where it has a closed form."""
-    if game.n_states != 2 or set(game.signals) != {2}:
+    gains = _closed_form(config, game, found.last, found.utilities)
+    if gains is None:
         return None
-    gains = np.stack(
-        [
-            local_best_response_lines(game, found.last, j, config.verify.delta)[0]
-            - found.utilities[:, j]
-            for j in range(game.n_senders)
-        ],
-        1,
-    )
-    limit = config.verify.ratio * config.verify.delta
-    return float((exact.relative(gains, exact.spans(game)) <= limit).all(1).mean())
+    return float((gains <= config.verify.ratio * config.verify.delta).mean())
 
 
 def _candidate(config: Any, game: Game, profile: list[np.ndarray], seed: int) -> Metrics:

@@ -30,7 +30,7 @@ class SizeClass(NamedTuple):
         stacked = (
             np.stack([getattr(game, name) for game in self.games]) for name in ["mu", "u", "v"]
         )
-        return Payoffs(*stacked)  # ty: NumPy arrays, which every jax function takes
+        return Payoffs(*stacked)
 
 
 def size_classes(config: Any) -> list[SizeClass]:

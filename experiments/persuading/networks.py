@@ -201,7 +201,7 @@ def _evals(config: Any, chosen: Network, data: Mapping[str, jax.Array]) -> dict[
     return {"valid": Eval(measure, every=config.evals.every, best=best, metric="mse")}
 
 
-def predict(trained: Trained, inputs: jax.Array) -> np.ndarray:
+def predict(trained: Trained, inputs: Any) -> np.ndarray:
     """Utilities [games, seeds, profiles, senders] of inputs [games, profiles, D]."""
     found = _predict(trained.network, trained.params, jnp.asarray(inputs, jnp.float32))
     mean, std = (np.asarray(each)[:, None, None] for each in trained.scale)
