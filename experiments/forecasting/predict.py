@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.forecasting import models
 from experiments.forecasting.trained import Input, load_trained, read_input
+from rflib.core.errors import UserError
 from rflib.data import future_dates, write_series
 from rflib.methods.leddam.quantile_head import QuantileHead
 
@@ -18,6 +19,8 @@ def predict(config: Any, workdir: Path, *, input: Path, output: Path, **choice: 
     config: the run's. choice: data, horizon, model and seed; None stands for the run's first. A
     model with quantiles writes them too, into columns such as `OT q0.9`.
     """
+    if input.exists() and output.exists() and output.samefile(input):
+        raise UserError(f"--output {output} is the input, which would be lost; take another name")
     trained = load_trained(config, workdir, **choice)
     found = read_input(config, trained, input)
     _say_what_is_old(found, config.data.seq_len)

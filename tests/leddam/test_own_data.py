@@ -69,6 +69,18 @@ def test_predict_follows_the_order_of_the_input_and_needs_no_dates(
     assert np.array_equal(backward.values, forward.values[:, turn])
 
 
+def test_predict_does_not_write_over_its_input(
+    own: Own, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_series(tmp_path / "in.csv", own.values, NAMES)
+    before = source.read_bytes()
+    (tmp_path / "link.csv").symlink_to(source)
+    for target in (source, tmp_path / "link.csv"):
+        assert _predict(own, source, target) == 2
+        assert "is the input, which would be lost" in capsys.readouterr().err
+    assert source.read_bytes() == before
+
+
 def test_predict_leaves_the_run_as_it_is(own: Own, tmp_path: Path) -> None:
     def state() -> dict[str, tuple[int, int]]:
         stats = {str(path): path.stat() for path in own.workdir.rglob("*")}

@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,9 +32,12 @@ LEAST_WIDTH = 1e-9  # of two quantiles, where scores are scaled by it
 # Quantiles and CRPS.
 
 
-def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
+def check_levels(levels: Sequence[Any]) -> tuple[float, ...]:
     """`levels` as floats; UserError unless they grow, lie in (0, 1) and include 0.5."""
-    found = tuple(float(level) for level in levels)
+    try:
+        found = tuple(float(level) for level in levels)
+    except (TypeError, ValueError):
+        raise UserError(f"quantiles={levels!r} must be numbers in (0, 1)") from None
     growing = all(low < high for low, high in itertools.pairwise(found))
     if not growing or 0.5 not in found or not 0 < found[0] <= found[-1] < 1:
         raise UserError(
