@@ -86,7 +86,7 @@ def test_an_upper_bound_that_is_out_of_reach_is_called_one() -> None:
     for seed in range(40):
         game = drawn(seed, 2, 3, 3, 2)
         profile = random_profile(game, rng)
-        found = certify(game, profile, local_cap=1, deltas=(0.01,), deviations=8)
+        found = certify(game, profile, reach_cap=1, deltas=(0.01,))
         bounds = [gain for gain in found.best if gain.kind == "upper bound"]
         if bounds:
             break

@@ -29,8 +29,10 @@ from rflib.methods.persuasion.game import (
 )
 from rflib.methods.persuasion.generators import random_profile
 from rflib.methods.persuasion.local_response import (
+    LocalResponse,
     local_best_response,
     local_best_response_lines,
+    with_margin,
 )
 from rflib.methods.persuasion.sampled import NORMS, Sampled, sampled_gain
 
@@ -123,36 +125,36 @@ class _Judge(NamedTuple):
         return bool(short > 1e-6 * max(float(self.spans[sender]), 1e-300))
 
 
-def _near(judge: _Judge, sender: int, delta: float, cap: int) -> Gain:
-    game, profile = judge.game, judge.profile
-    found = local_best_response(game, profile, sender, delta, cap=cap)
+def _steadied(judge: _Judge, sender: int, delta: float, found: LocalResponse) -> Gain:
+    """The Gain of an exact response; its policy leaves the ties alone that it cannot count on."""
     policies = [found.policy]
     if found.policy is not None and judge.falls(sender, found.value, found.policy):
-        margin = MARGIN * float(np.ptp(game.u))
-        policies.append(
-            local_best_response(game, profile, sender, delta, kappa=margin, cap=cap).policy
-        )
-    kind = "unverified" if found.policy is None else "exact-local"
-    return judge.result(sender, found.value, policies, kind, found.message)
+        margin = MARGIN * float(np.ptp(judge.game.u))
+        policies.append(with_margin(judge.game, judge.profile, sender, delta, found.policy, margin))
+    return judge.result(sender, found.value, policies, found.kind, found.message)
 
 
-def _anywhere(judge: _Judge, sender: int, local_cap: int, global_cap: int) -> Gain:
+def _near(judge: _Judge, sender: int, delta: float, cap: int) -> Gain:
+    found = local_best_response(judge.game, judge.profile, sender, delta, cap=cap)
+    if found.policy is not None:
+        found = found._replace(kind="exact-local")
+    return _steadied(judge, sender, delta, found)
+
+
+def _anywhere(judge: _Judge, sender: int, reach_cap: int, global_cap: int) -> Gain:
     game, profile = judge.game, judge.profile
     found = exact.best_response(game, profile, sender, cap=global_cap)
-    if found.policy is None:
-        return judge.result(sender, math.nan, [], "unverified", found.message)
+    policy, value, kind = found.policy, found.value, "exact-global"
+    if policy is None:
+        return judge.result(sender, value, [], "unverified", found.message)
     if found.kind == "upper bound":
-        gain = _near(judge, sender, 1.0, local_cap)
-        if gain.kind == "unverified":
-            return judge.result(sender, found.value, [], "upper bound", gain.message)
-        return gain._replace(kind="exact-global")
-    policies = [exact.padded(game, sender, found.policy)]
-    if judge.falls(sender, found.value, policies[0]):
-        margin = MARGIN * float(np.ptp(game.u))
-        safe = exact.best_response(game, profile, sender, margin=margin, cap=global_cap)
-        if safe.policy is not None and safe.policy.shape[1] <= game.signals[sender]:
-            policies.append(exact.padded(game, sender, safe.policy))
-    return judge.result(sender, found.value, policies, "exact-global")
+        near = local_best_response(game, profile, sender, 1.0, cap=reach_cap)
+        if near.policy is None:
+            return judge.result(sender, value, [], "upper bound", near.message)
+        policy, value = near.policy, near.value
+    else:
+        policy = exact.padded(game, sender, policy)
+    return _steadied(judge, sender, 1.0, LocalResponse(value, policy, kind, found.programs))
 
 
 def certify(
@@ -167,6 +169,7 @@ def certify(
     seed: int = 0,
     local_cap: int = 5000,
     global_cap: int = 5000,
+    reach_cap: int = 1000,
     sampler: Callable[..., Sampled] = sampled_gain,
 ) -> Certificate:
     """Certifies one profile ([W, S_j] each).
@@ -176,7 +179,9 @@ def certify(
     exact local gains are for "inf", so that "l2" is sampled. deviations, seed: of the sampling
     verifier, which is asked where an exact one is not available, and by itself if local_cap is 0.
     local_cap: most linear programs of an exact local gain. global_cap: most action profiles of a
-    global one. sampler: as `sampled_gain`.
+    global one. reach_cap: most linear programs for the global gain of a sender with fewer signals
+    than its unlimited best response uses; above it that response's value is an "upper bound".
+    sampler: as `sampled_gain`.
 
     Raises:
         UserError: not a profile of the game, an unknown rule or norm, a value out of range.
@@ -204,7 +209,7 @@ def certify(
 
     senders = range(game.n_senders)
     near = tuple(tuple(local(j, delta) for j in senders) for delta in deltas)
-    best = tuple(_anywhere(judge, j, local_cap, global_cap) for j in senders)
+    best = tuple(_anywhere(judge, j, reach_cap, global_cap) for j in senders)
     return _assembled(judge, found, norm, tuple(deltas), tuple(ratios), near, best)
 
 

@@ -104,8 +104,11 @@ def _by_programs(
     rows = obedience(columns.q, game.u, kappa)
     worth = wishes(columns.q, game.v[sender])
     low, high = (bound.T for bound in box(np.asarray(profile[sender]), delta))  # [signal, w]
-    options = []
-    for least, most in zip(low, high, strict=True):
+    options, alike = [], _alike(low, high)
+    for s, (least, most) in enumerate(zip(low, high, strict=True)):
+        if alike[s] < s:
+            options.append(options[alike[s]])
+            continue
         found = feasible_profiles(rows, least, most, cap)
         if found is None:
             return LocalResponse(math.nan, None, "unverified", cap, _too_many(sender, cap))
@@ -115,11 +118,13 @@ def _by_programs(
             # Nothing but an unused signal: any profile does, as it is never sent.
             found = np.zeros((1, columns.q.shape[1]), int)
         options.append(found)
-    count = math.prod(len(found) for found in options)
+    count = _choices(options, alike)
     if count > cap:
         return LocalResponse(math.nan, None, "unverified", count, _too_many(sender, cap, count))
     best = None
     for choice in np.ndindex(*(len(found) for found in options)):
+        if any(choice[s] < choice[a] for s, a in enumerate(alike)):
+            continue  # the same but for the names of two signals
         chosen = np.stack([found[place] for found, place in zip(options, choice, strict=True)])
         solved = solve_blocks(rows, worth, chosen, low, high)
         if solved is not None and (best is None or solved.value > best.value):
@@ -128,6 +133,55 @@ def _by_programs(
         return LocalResponse(math.nan, None, "unverified", count, _no_margin(sender, kappa))
     policy = best.likelihoods.T
     return LocalResponse(best.value, policy / policy.sum(1, keepdims=True), "exact", count)
+
+
+def _alike(low: np.ndarray, high: np.ndarray) -> list[int]:
+    """For each signal the last one before it of the same box, or itself."""
+    found = []
+    for s in range(len(low)):
+        same = [a for a in range(s) if (low[a] == low[s]).all() and (high[a] == high[s]).all()]
+        found.append(same[-1] if same else s)
+    return found
+
+
+def _choices(options: list[np.ndarray], alike: list[int]) -> int:
+    """How many assignments differ by more than the names of signals of one box."""
+    groups: dict[int, int] = {}
+    root = list(range(len(alike)))
+    for s, a in enumerate(alike):
+        root[s] = root[a]
+        groups[root[s]] = groups.get(root[s], 0) + 1
+    return math.prod(
+        math.comb(len(options[first]) + size - 1, size) for first, size in groups.items()
+    )
+
+
+def with_margin(
+    game: Game,
+    profile: Profile,
+    sender: int,
+    delta: float,
+    policy: Float[np.ndarray, "states signals"],
+    kappa: float,
+) -> Float[np.ndarray, "states signals"] | None:
+    """The best policy within delta of the sender's own that gives the replies to `policy` a margin.
+
+    `policy`: of `sender`, whose ties are broken for it, such as the answer of
+    `local_best_response`; the result has the same replies under every rule for ties, by a margin
+    of kappa in units of the receiver's utility, and is worth O(kappa) less. None if there is none.
+    """
+    columns = reduce_columns(np.asarray(others(game, profile, sender)))
+    worth = wishes(columns.q, game.v[sender])
+    scores = np.einsum("ws,wt,wa->sta", policy, columns.q, game.u)
+    slack = 1e-9 * np.abs(game.u).max() * columns.q.max(0)[:, None]
+    wished = np.einsum("ws,taw->sta", policy, worth)
+    tied = scores >= scores.max(-1, keepdims=True) - slack
+    replies = np.where(tied, wished, -np.inf).argmax(-1)
+    low, high = (bound.T for bound in box(np.asarray(profile[sender]), delta))
+    found = solve_blocks(obedience(columns.q, game.u, kappa), worth, replies, low, high)
+    if found is None:
+        return None
+    return found.likelihoods.T / found.likelihoods.sum(0)[:, None]
 
 
 def _too_many(sender: int, cap: int, count: int | None = None) -> str:

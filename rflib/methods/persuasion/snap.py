@@ -26,7 +26,8 @@ class Snap(NamedTuple):
     profile: [W, S_j] each. before, after: U_j [n] under the rule for ties. gap: what a sender can
     still gain within delta, the most over senders, in spans (ties for the sender that deviates);
     NaN if unverified. kappa: the margin of the run that was kept, in units of the receiver's
-    utility. settled: whether it ended because nobody moved. rounds: how many were played.
+    utility. settled: whether it ended because nobody gains by a move; where two senders undercut
+    each other around a tie, or the rule breaks it against one of them, it does not. rounds: played.
     """
 
     profile: list[np.ndarray]
@@ -79,21 +80,22 @@ def _run(
 ) -> Snap:
     span = spans(game)
     before = utilities = outcome(game, start, tie).utilities
-    profile, settled, played = list(start), False, 0
-    while played < rounds and not settled:
-        settled = True
+    profile, moved, left, played = list(start), True, False, 0
+    while played < rounds and moved:
+        moved = left = False
         for j in range(game.n_senders):
             found = local_best_response(game, profile, j, delta, kappa=kappa, cap=cap)
             if found.policy is None or found.value - utilities[j] <= GAINS * span[j]:
                 continue
             if np.abs(found.policy - profile[j]).max() <= MOVES:
-                continue  # on the tie already, but the rule breaks it against the sender
+                left = True  # on the tie already, but the rule breaks it against the sender
+                continue
             profile[j] = found.policy
             utilities = outcome(game, profile, tie).utilities
-            settled = False
+            moved = True
         played += 1
     best = [
         local_best_response(game, profile, j, delta, cap=cap).value for j in range(game.n_senders)
     ]
     gap = float(relative(np.array(best) - utilities, span).max())
-    return Snap(profile, before, utilities, gap, kappa, settled, played)
+    return Snap(profile, before, utilities, gap, kappa, not (moved or left), played)
