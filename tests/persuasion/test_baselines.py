@@ -29,7 +29,8 @@ def test_the_soft_receiver_is_a_softmax_of_posterior_means(float64, game):
             p = game.mu * profile[0][:, first] * profile[1][:, second]
             weight = np.exp(p / p.sum() @ game.u / 0.2)
             expected += (game.v @ (weight / weight.sum())) @ p
-    found = baselines.soft_utilities(oracle.from_game(game), as_jax(profile), 0.2)
+    soft = jax.jit(baselines.soft_utilities)
+    found = soft(oracle.from_game(game), as_jax(profile), 0.2)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -48,7 +49,7 @@ def test_a_cold_receiver_is_the_exact_one_away_from_edges(float64, game):
 def test_a_signal_that_never_comes_has_finite_gradients(game):
     payoffs = oracle.from_game(game, jnp.float32)
     profile = (jnp.asarray([[1.0, 0, 0]] * 3), jnp.asarray([[0.0, 1]] * 3))
-    grads = jax.jacobian(lambda p: baselines.soft_utilities(payoffs, p, 0.003))(profile)
+    grads = jax.jit(jax.jacobian(lambda p: baselines.soft_utilities(payoffs, p, 0.003)))(profile)
     for part in grads:
         assert np.all(np.isfinite(part))
     assert np.abs(grads[0]).max() > 0.01
@@ -59,9 +60,9 @@ def test_the_temperature_falls_from_its_first_to_its_last_value_in_units_of_the_
     game = make_game([0.4, 0.6], 10 * np.eye(2), rng.random((2, 2, 2)) * 5, (2, 2))
     profile = as_jax(tuple(policy[0] for policy in dirichlet(game, rng, 1)))
     payoffs = oracle.from_game(game)
-    values = baselines.annealed(payoffs, 11)
+    values, soft = jax.jit(baselines.annealed(payoffs, 11)), jax.jit(baselines.soft_utilities)
     for step, temperature in ((0, 3.0), (5, 10 * np.sqrt(0.3 * 0.003)), (10, 0.03)):
-        expected = baselines.soft_utilities(payoffs, profile, temperature) / oracle.spans(payoffs)
+        expected = soft(payoffs, profile, temperature) / oracle.spans(payoffs)
         np.testing.assert_allclose(values(profile, jnp.asarray(step)), expected, rtol=1e-9)
 
 

@@ -105,7 +105,7 @@ def test_gains_are_never_negative_and_of_every_sender(responses):
 def test_one_prosecutor_persuades_with_probability_six_tenths(float64):
     payoffs = oracle.Payoffs(jnp.asarray([0.7, 0.3]), jnp.eye(2), jnp.asarray([[[0.0, 1.0]] * 2]))
     silent = (jnp.full((2, 2), 0.5),)
-    found = closed_form.best_response(payoffs, silent, 0)
+    found = jax.jit(closed_form.best_response, static_argnums=2)(payoffs, silent, 0)
     assert abs(float(found.value) - 0.6) < 1e-12
     order = np.argsort(found.policy[1])
     np.testing.assert_allclose(found.policy[:, order], [[4 / 7, 3 / 7], [0, 1]], atol=1e-9)
@@ -115,11 +115,11 @@ def test_the_best_joint_policy_of_aligned_prosecutors_is_a_nash_equilibrium(floa
     game = generators.aligned()
     payoffs = oracle.from_game(game)
     profile = (jnp.asarray([[4 / 7, 3 / 7], [0, 1]]), jnp.full((2, 2), 0.5))
-    value = oracle.utilities(payoffs, profile, "sum")
-    np.testing.assert_allclose(value, 0.6, atol=1e-12)
-    np.testing.assert_allclose(oracle.utilities(payoffs, profile, "index"), 0, atol=1e-12)
+    utilities = jax.jit(oracle.utilities, static_argnums=2)
+    np.testing.assert_allclose(utilities(payoffs, profile, "sum"), 0.6, atol=1e-12)
+    np.testing.assert_allclose(utilities(payoffs, profile, "index"), 0, atol=1e-12)
     for sender in range(2):
-        found = closed_form.best_response(payoffs, profile, sender)
+        found = jax.jit(closed_form.best_response, static_argnums=2)(payoffs, profile, sender)
         assert abs(float(found.value) - 0.6) < 1e-9
 
 

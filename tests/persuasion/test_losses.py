@@ -18,13 +18,9 @@ def problem():
     """The aligned prosecutors' game: training and test profiles, targets, a small DNL."""
     game = generators.aligned()
     train, test = sampling.sample(game, 4000, 0), sampling.sample(game, 1000, 1)
-    utilities = jnp.asarray(train.utilities, jnp.float32)
-    scale = losses.normaliser(utilities)
-    inputs = [
-        model.flatten(tuple(jnp.asarray(policy, jnp.float32) for policy in samples.profile))
-        for samples in (train, test)
-    ]
-    targets = losses.standardise(scale, utilities)
+    scale = losses.normaliser(train.utilities)  # NumPy in, float32 out
+    inputs = [model.flatten(samples.profile) for samples in (train, test)]
+    targets = losses.standardise(scale, train.utilities)
     return Network("dnl", 2, (2, 2), 24, 16, 6), inputs, targets, scale, test
 
 
@@ -91,9 +87,11 @@ def test_the_loss_is_the_mean_square_over_profiles_and_senders(problem):
     network, inputs, targets, _, _ = problem
     params = jax.jit(model.init, static_argnums=1)(jax.random.key(0), network)
     rows = slice(0, 64)
-    predicted = np.asarray(losses.predict(params, network, inputs[0][rows]), float)
+    predict = jax.jit(losses.predict, static_argnums=1)
+    predicted = np.asarray(predict(params, network, inputs[0][rows]), float)
     expected = np.mean((predicted - np.asarray(targets[rows], float)) ** 2)
-    found = losses.loss(params, network, inputs[0][rows], targets[rows])
+    loss = jax.jit(losses.loss, static_argnums=1)
+    found = loss(params, network, inputs[0][rows], targets[rows])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 

@@ -131,13 +131,14 @@ def test_posteriors_are_bayes_and_more_information_serves_the_receiver(float64):
     mu, u, v, _ = draw(3, 2, 3, 3, (3, 2))
     payoffs = oracle.Payoffs(*map(jnp.asarray, (mu, u, v)))
     profiles = tuple(jnp.asarray(rng.dirichlet(np.full(s, 0.5), (200, 3))) for s in (3, 2))
-    p = jax.vmap(lambda *profile: oracle.joint(payoffs.mu, profile))(*profiles)
+    p = jax.jit(jax.vmap(lambda *profile: oracle.joint(payoffs.mu, profile)))(*profiles)
+    p = np.asarray(p)
     posterior = p / p.sum(1, keepdims=True)
     np.testing.assert_allclose(posterior.sum(1), 1, atol=1e-12)
     np.testing.assert_allclose(
         (posterior * p.sum(1, keepdims=True)).sum(-1), mu[None] + np.zeros((200, 1)), atol=1e-12
     )
-    value = jax.vmap(lambda *profile: oracle.outcome(payoffs, profile).receiver)(*profiles)
+    value = jax.jit(jax.vmap(lambda *profile: oracle.outcome(payoffs, profile).receiver))(*profiles)
     assert np.all(value >= (mu @ u).max() - 1e-12)
     assert np.all(value <= mu @ u.max(1) + 1e-12)
 
@@ -154,7 +155,7 @@ def test_values_and_gradients_are_finite_where_nothing_is_at_stake(tie):
         def total(profile, payoffs=payoffs):
             return jnp.sum(oracle.utilities(payoffs, profile, tie))
 
-        value, grads = jax.value_and_grad(total)((silent, silent))
+        value, grads = jax.jit(jax.value_and_grad(total))((silent, silent))
         assert abs(float(value) - 2) < 1e-6
         # Each sender's one certain signal carries all of both utilities: the derivative is the
         # joint distribution of states and the other's signals, here 2 mu at the first signal.

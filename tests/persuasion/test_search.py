@@ -45,14 +45,13 @@ def test_every_sender_climbs_its_own_utility_in_its_own_policy(float64):
         v=jnp.asarray(np.random.default_rng(1).random((2, 2, 2)))
     )
     profile = tuple(jnp.asarray(part[0]) for part in dirichlet(game, np.random.default_rng(2), 1))
-    field = search.own_gradients(lambda at: oracle.utilities(payoffs, at), profile)
+    values = jax.jit(lambda at: oracle.utilities(payoffs, at))
+    field = jax.jit(lambda at: search.own_gradients(values, at))(profile)
     for sender, state, signal in itertools.product(range(2), repeat=3):
         shift = np.zeros((2, 2))
         shift[state, signal] = 1e-6
         ends = [
-            oracle.utilities(
-                payoffs, (*profile[:sender], profile[sender] + sign * shift, *profile[sender + 1 :])
-            )
+            values((*profile[:sender], profile[sender] + sign * shift, *profile[sender + 1 :]))
             for sign in (1, -1)
         ]
         slope = (ends[0][sender] - ends[1][sender]) / 2e-6
@@ -107,7 +106,7 @@ def test_an_extragradient_step_on_logits_is_the_formula(float64):
     half = [z + eta * g for z, g in zip(logits, ascent(logits), strict=True)]
     new = [z + eta * g for z, g in zip(logits, ascent(half), strict=True)]
     chosen = Search("extragradient", "softmax", eta, 1, 1)
-    found = search.trajectory(zero_sum, start, chosen)
+    found = jax.jit(lambda start: search.trajectory(zero_sum, start, chosen))(start)
     for part, z in zip(found, new, strict=True):
         np.testing.assert_allclose(part[0, 0], np.exp(z) / np.exp(z).sum(), atol=1e-14)
 
@@ -120,7 +119,8 @@ def test_the_step_is_told_to_the_utilities(float64):
 
     chosen = Search("simultaneous", "entropy", 0.1, 4, 4)
     start = (jnp.full((1, 2), 0.5),)
-    kept = np.asarray(search.trajectory(growing, start, chosen)[0])[:, 0]
+    kept = jax.jit(lambda start: search.trajectory(growing, start, chosen))(start)
+    kept = np.asarray(kept[0])[:, 0]
     odds = np.log(kept[:, 0] / kept[:, 1])
     np.testing.assert_allclose(odds, 0.1 * np.cumsum([0, 1, 2, 3]), atol=1e-12)
 
@@ -157,8 +157,9 @@ def test_the_field_of_a_network_is_its_plain_gradient_times_the_scale(learned):
     params, profile = jax.tree.map(lambda part: part[0], params), tuple(p[0, 0] for p in starts)
     scale = jnp.asarray([2.0, 3.0])
     values = search.learned(params, network, scale)
-    field = search.own_gradients(lambda at: values(at, jnp.zeros(())), profile)
-    slope = jax.jacobian(lambda x: model.apply(params, network, x, train=False))(
+    start = jnp.zeros((), jnp.int32)
+    field = jax.jit(lambda p: search.own_gradients(lambda at: values(at, start), p))(profile)
+    slope = jax.jit(jax.jacobian(lambda x: model.apply(params, network, x, train=False)))(
         model.flatten(profile, True)
     )
     # Inputs leave out the last probability of a row: no utility depends on it.
@@ -174,16 +175,15 @@ def test_the_best_iterate_has_the_largest_true_sum_in_spans(float64):
     kept = dirichlet(game, rng, 30)
     values = outcome(game, kept).utilities
     spans = (game.v.max(-1) - game.v.min(-1)) @ game.mu
-    place, found = jax.jit(lambda k: search.best_iterate(oracle.from_game(game), k))(
-        tuple(map(jnp.asarray, kept))
-    )
+    best = jax.jit(lambda kept: search.best_iterate(oracle.from_game(game), kept))
+    place, found = best(tuple(map(jnp.asarray, kept)))
     np.testing.assert_allclose(found, values, atol=1e-12)
     total = (values / spans).sum(1)
     # Uninformative profiles of one outcome differ in rounding: the earliest of the equal is meant.
     assert int(place) == np.argmax(total >= total.max() - 1e-9)
     assert (total.max() - total)[np.argmax(values.sum(1))] > 1e-3
     reverse = tuple(jnp.asarray(part[::-1].copy()) for part in kept)
-    last = int(search.best_iterate(oracle.from_game(game), reverse)[0])
+    last = int(best(reverse)[0])
     assert last == np.argmax(total[::-1] >= total.max() - 1e-9) != 29 - int(place)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -23,8 +24,9 @@ class Normaliser(NamedTuple):
     std: Float[Array, "*games senders"]
 
 
-def normaliser(utilities: Float[Array, "*games profiles senders"]) -> Normaliser:
+def normaliser(utilities: Float[Array | np.ndarray, "*games profiles senders"]) -> Normaliser:
     """Mean and standard deviation over the profiles."""
+    utilities = jnp.asarray(utilities)
     mean, std = jnp.mean(utilities, -2), jnp.std(utilities, -2)
     # Rounding gives a constant a deviation of about its size times machine precision.
     least = 8 * jnp.finfo(std.dtype).eps * jnp.max(jnp.abs(utilities), -2)
@@ -32,10 +34,10 @@ def normaliser(utilities: Float[Array, "*games profiles senders"]) -> Normaliser
 
 
 def standardise(
-    scale: Normaliser, utilities: Float[Array, "*games profiles senders"]
+    scale: Normaliser, utilities: Float[Array | np.ndarray, "*games profiles senders"]
 ) -> Float[Array, "*games profiles senders"]:
     """(U - mean)/std."""
-    return (utilities - scale.mean[..., None, :]) / scale.std[..., None, :]
+    return (jnp.asarray(utilities) - scale.mean[..., None, :]) / scale.std[..., None, :]
 
 
 def restore(

@@ -30,6 +30,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Key
 
@@ -106,7 +107,9 @@ class Network:
         return sum(self.blocks)
 
 
-def flatten(profile: tuple[Array, ...], drop_last: bool = False) -> Float[Array, "*lead inputs"]:
+def flatten(
+    profile: tuple[Array | np.ndarray, ...], drop_last: bool = False
+) -> Float[Array, "*lead inputs"]:
     """x: all policies [*lead, W, S_j] row by row, sender after sender."""
     rows = [policy[..., :-1] if drop_last else policy for policy in profile]
     return jnp.concatenate([part.reshape(*part.shape[:-2], -1) for part in rows], -1)
