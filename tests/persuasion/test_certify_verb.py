@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -58,10 +57,12 @@ def call(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 
 def test_a_small_game_is_answered_in_3_seconds_without_the_learning_stack(folder: Path) -> None:
-    start = time.monotonic()
+    before = os.times()  # processor time: the machine may have other things to do
     status, out, err = call(folder, "certify", "game.npz", "policies.npz")
+    after = os.times()
     assert status == 0, err
-    assert time.monotonic() - start < 3
+    spent = after.children_user - before.children_user
+    assert spent + after.children_system - before.children_system < 3
     assert err == "\n"  # none of the modules
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "this profile 0.6 0.6 0.7" in lines
