@@ -10,7 +10,9 @@ default: six sizes of games, five of each, three seeds of every network; two CPU
 paper: larger games, for an accelerator; the paper's own sizes are not known to us.
 surfaces, approx, equilibria, ground_truth, hardness, optimiser: one part of the default each.
 
-The paper's layer sizes, thresholds and tables are not known to us: every number here is ours.
+Strata of profiles: Dirichlet(.1), (.3), (1) and (3) rows, deterministic rows, and profiles next to
+a change of the receiver's action. The paper's layer sizes, thresholds and tables are not known to
+us: every number here is ours.
 """
 
 from ml_collections import ConfigDict
@@ -38,9 +40,7 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.steps = 2000  # updates of a network
     c.batch = 256  # profiles a step
     c.parts = PARTS  # what is run
-    c.tie = (
-        "sum"  # receiver's choice among equals: index | sum | sender:j | adversarial:j | uniform
-    )
+    c.tie = "sum"  # rule for ties: index | sum | sender:j | adversarial:j | uniform
 
     c.game = ConfigDict()
     c.game.path = ""  # .npz or .json of your own game; "": generated ones
@@ -56,9 +56,7 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.data.profiles = 20_000  # profiles a game
     c.data.validation = 0.1  # share of them that is not trained on, [0, 1)
     c.data.test = 5_000  # fresh profiles a game
-    # shares of Dirichlet(.1), (.3), (1), (3) and deterministic rows, and of profiles next to a
-    # change of the receiver's action; sum 1
-    c.data.mixture = (0.2, 0.2, 0.2, 0.2, 0.1, 0.1)
+    c.data.mixture = (0.2, 0.2, 0.2, 0.2, 0.1, 0.1)  # shares of the six strata, sum 1
     c.data.drop_last = False  # leave the last, implied, probability of every row out of the input
 
     c.model = ConfigDict()
@@ -96,6 +94,7 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.verify.top = 3  # profiles a game and method that get exact certificates
     c.verify.exact_cap = 5000  # most linear programs of a local certificate
     c.verify.global_cap = 5000  # most action profiles of a global certificate
+    c.verify.reach_cap = 0  # most programs for a global gain with fewer signals than states
     c.verify.null = 10  # random profiles a game, as a control
 
     c.snap = ConfigDict()
@@ -117,10 +116,10 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.hardness.games = ((2, 2), (3, 2), (3, 3), (2, 3))  # (states, actions)
     c.hardness.signals = 10  # most signals of the other sender
     c.hardness.repeats = 3  # games a point
-    c.hardness.budget = 20_000  # most action profiles of the unpruned program
+    c.hardness.budget = 3_000  # most action profiles of the unpruned program
 
     c.mesh = ConfigDict()
-    c.mesh.data = -1  # devices over which games are spread; -1: all that are left
+    c.mesh.data = -1  # devices over which the rows of a batch are spread; -1: all that are left
 
     c.checkpoint = ConfigDict()
     c.checkpoint.every = 0  # steps; 0: at the end only

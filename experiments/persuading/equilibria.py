@@ -210,7 +210,10 @@ def _candidate(config: Any, game: Game, profile: list[np.ndarray], seed: int) ->
 
 
 def certified(config: Any, game: Game, profile: Sequence[np.ndarray]) -> dict[str, Any]:
-    """A profile and what its certificate says, gains in spans: largest over senders by radius."""
+    """A profile and what its certificate says, gains in spans: largest over senders by radius.
+
+    gap: by any deviation; with fewer signals than states that may be an upper bound (`kind`).
+    """
     found = certify(
         game,
         profile,
@@ -220,6 +223,7 @@ def certified(config: Any, game: Game, profile: Sequence[np.ndarray]) -> dict[st
         deviations=config.verify.deviations,
         local_cap=config.verify.exact_cap,
         global_cap=config.verify.global_cap,
+        reach_cap=config.verify.reach_cap,
     )
     return {
         "profile": [np.asarray(part) for part in profile],

@@ -21,6 +21,7 @@ from rflib.methods.persuasion.model import Network, Params
 from rflib.methods.persuasion.sampling import Samples
 from rflib.train.gradient import gradient_step
 from rflib.train.loop import fit
+from rflib.train.mesh import make_mesh
 from rflib.train.task import Aux, Batch, Checkpoint, EarlyStop, Eval, Key, Metrics, Task, Variables
 
 MATCHED = "-matched"
@@ -129,6 +130,7 @@ def train(
         run,
         name=name or f"{size.name}-{kind}",
         data=data,
+        mesh=make_mesh({"data": config.mesh.data}),
         steps=config.steps,
         scan=math.gcd(config.optim.scan, *(each for each in intervals if each)),
         evals=_evals(config, chosen, data),

@@ -123,25 +123,21 @@ def _learned(
     if trained is None:
         raise UserError(f"method {method!r} needs a network")
     optimiser = method.partition(" ")[2] or "extragradient"
-    span = np.stack([spans(game) for game in size.games])
-    unit = np.where(span > 0, trained.scale.std / np.where(span > 0, span, 1.0), 0.0)
     kept = _learned_program(
         trained.network,
         search(config, optimiser),
         trained.params,
-        jnp.asarray(unit, jnp.float32),
         tuple(jnp.asarray(part, jnp.float32) for part in begin),
     )
     return tuple(np.asarray(part).reshape(len(size.games), -1, *part.shape[3:]) for part in kept)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _learned_program(network: Any, how: Search, params: Any, unit: Any, begin: Any) -> Any:
-    def one(params: Any, unit: Any, begin: Any) -> Any:
-        return trajectories(learned(params, network, unit), begin, how)
+def _learned_program(network: Any, how: Search, params: Any, begin: Any) -> Any:
+    def one(params: Any, begin: Any) -> Any:
+        return trajectories(learned(params, network), begin, how)
 
-    over_seeds = jax.vmap(one, (0, None, None))
-    return jax.vmap(over_seeds)(params, unit, begin)
+    return jax.vmap(jax.vmap(one, (0, None)))(params, begin)
 
 
 @functools.partial(jax.jit, static_argnums=2)

@@ -13,7 +13,7 @@ Functions are for one start, `jax.vmap` outside over starts and over networks.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -155,7 +155,7 @@ def trajectories(values: Utilities, starts: Profile, search: Search) -> Profile:
     return jax.vmap(lambda start: trajectory(values, start, search))(starts)
 
 
-def exact_rows(profile: Profile) -> tuple[np.ndarray, ...]:
+def exact_rows(profile: Sequence[Array | np.ndarray]) -> tuple[np.ndarray, ...]:
     """Found policies in float64, with rows that sum to 1 to the last digit: to be evaluated."""
     found = [np.maximum(np.asarray(policy, np.float64), 0) for policy in profile]
     return tuple(policy / policy.sum(-1, keepdims=True) for policy in found)
