@@ -19,11 +19,12 @@ PARTS = ("surfaces", "approx", "equilibria", "ground_truth", "hardness", "optimi
 
 
 def main(config: Any, run: Any) -> None:
-    from experiments.persuading import equilibria, networks
+    from experiments.persuading import equilibria, networks, searching
     from experiments.persuading.games import SizeClass, interests, size_classes
 
     for part in config.parts:
         one_of("config.parts", part, PARTS)
+    searching.methods(config)  # a wrong name is better said before anything is trained
 
     @functools.cache
     def samples(name: str) -> Any:

@@ -154,19 +154,24 @@ def refined(config: Any, game: Game, samples: Samples, ends: searching.Ends, rou
 
 
 def refine(config: Any, run: Any, size: SizeClass, kind: str) -> list[dict[str, Any]]:
-    """Rounds of training, search and new samples on the game of common interest."""
+    """Rounds of training, search and new samples on the game of common interest; one row each."""
     game = size.games[list(config.game.thetas).index(1.0)]
     own = SizeClass(f"{size.name} {game.name}".replace(" ", "-"), (game,))
-    samples = networks.training_profiles(config, own)[0]
-    rows: list[dict[str, Any]] = []
-    for round in range(config.refine.rounds + 1):
-        trained = networks.train(
-            config, run, own, kind, [samples], name=f"{own.name}-{kind}-round-{round}"
-        )
-        ends = searching.run(config, own, kind, trained)[0]
-        rows.append(_round(config, round, len(samples.labels), ends))
-        samples = refined(config, game, samples, ends, round)
-    return rows
+
+    def rounds(cell: Cell, key: Key) -> Metrics:
+        del cell, key
+        samples = networks.training_profiles(config, own)[0]
+        rows: list[dict[str, Any]] = []
+        for round in range(config.refine.rounds + 1):
+            name = f"{own.name}-{kind}-round-{round}"
+            trained = networks.train(config, run, own, kind, [samples], name=name)
+            ends = searching.run(config, own, kind, trained)[0]
+            rows.append(_round(config, round, len(samples.labels), ends))
+            samples = refined(config, game, samples, ends, round)
+        return {"rows": rows}
+
+    cells = [Cell(kind, {"rounds": config.refine.rounds})]
+    return list(study(Study(cells, rounds), run, name="refinement", seed=config.seed)[kind]["rows"])
 
 
 def _round(config: Any, round: int, profiles: int, ends: searching.Ends) -> dict[str, Any]:
