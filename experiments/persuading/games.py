@@ -1,5 +1,6 @@
 """Which games are played: classes of one size, each a batch of one compiled program."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -70,7 +71,7 @@ def generate(config: Any, seed: int, sized: dict[str, int]) -> Game:
     """One game of `config.game.generator`; arguments that it does not take are its own affair."""
     generator = choose("config.game.generator", config.game.generator, data.GENERATORS)
     arguments = sized | {"reject": config.game.reject_degenerate, "theta": config.game.thetas[0]}
-    taken = generator.__kwdefaults__ or {}
+    taken = inspect.signature(generator).parameters
     return generator(seed, **{name: value for name, value in arguments.items() if name in taken})
 
 
