@@ -10,21 +10,18 @@ import functools
 from typing import Any
 
 from experiments.persuading.verbs import CERTIFY
-from rflib.core.checks import one_of
 from rflib.run.cli import cli
 
 # What needs jax is imported where it is used: `certify` answers without it.
 
-PARTS = ("surfaces", "approx", "equilibria", "ground_truth", "hardness", "optimiser")
-
 
 def main(config: Any, run: Any) -> None:
-    from experiments.persuading import equilibria, networks, searching
+    from experiments.persuading import checks, equilibria, networks
     from experiments.persuading.games import SizeClass, interests, size_classes
 
-    for part in config.parts:
-        one_of("config.parts", part, PARTS)
-    searching.methods(config)  # a wrong name is better said before anything is trained
+    truth = interests(config)
+    classes = size_classes(config)
+    checks.check(config, classes, truth)
 
     @functools.cache
     def samples(name: str) -> Any:
@@ -37,7 +34,6 @@ def main(config: Any, run: Any) -> None:
     def trained(size: SizeClass, kind: str) -> networks.Trained:
         return kept(size.name, kind)
 
-    classes, truth = size_classes(config), interests(config)
     by_name = {size.name: size for size in (*classes, truth)}
     provide = equilibria.provider(config, trained)
     _games(config, run, classes)

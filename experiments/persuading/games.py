@@ -1,12 +1,13 @@
 """Which games are played: classes of one size, each a batch of one compiled program."""
 
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rflib.core.checks import choose, in_range, positive_int
+from rflib.core.checks import choose, distinct, in_range, positive_int
 from rflib.core.errors import UserError
 from rflib.methods.persuasion import data
 from rflib.methods.persuasion.game import Game
@@ -28,7 +29,7 @@ class SizeClass(NamedTuple):
     @property
     def payoffs(self) -> Payoffs:
         """All games at once, float64, games in front."""
-        stacked = (
+        stacked: Any = (
             np.stack([getattr(game, name) for game in self.games]) for name in ["mu", "u", "v"]
         )
         return Payoffs(*stacked)
@@ -39,14 +40,25 @@ def size_classes(config: Any) -> list[SizeClass]:
     game = config.game
     if game.path:
         own = data.read_game(game.path)
-        return [SizeClass(own.name or "own", (own,))]
+        own = own._replace(name=re.sub(r"[^\w.-]+", "-", own.name).strip(".-") or "own")
+        return [SizeClass("own" if own.name == TRUTH else own.name, (own,))]
     positive_int("config.game.seed", game.seed, zero=True)
     seeds = range(game.seed, game.seed + positive_int("config.game.count", game.count))
-    classes = []
-    for senders, states, actions, signals in sizes(config):
-        sized = {"senders": senders, "states": states, "actions": actions, "signals": signals}
-        games = [generate(config, seed, sized) for seed in seeds]
-        classes.append(SizeClass(f"{senders}x{states}x{actions}x{signals}", tuple(games)))
+    classes: list[SizeClass] = []
+    for size in sizes(config):
+        games = tuple(generate(config, seed, size) for seed in seeds)
+        own, name = games[0], _shape(games[0])  # some generators have sizes of their own
+        if name in [each.name for each in classes]:
+            raise UserError(
+                f"config.game.sizes: {size!r} is another class of {game.generator} games of {name} "
+                "(senders x states x actions x signals); take one"
+            )
+        if any((own.u == each.u).all() and (own.v == each.v).all() for each in games[1:]):
+            raise UserError(
+                f"config.game.count={game.count}: {game.generator} makes the same game from every "
+                "seed; take 1"
+            )
+        classes.append(SizeClass(name, games))
     if game.with_truth:
         first, aligned = classes[0], data.GENERATORS["aligned"]()
         if first.games[0].v.shape != aligned.v.shape or first.signals != aligned.signals:
@@ -59,16 +71,25 @@ def size_classes(config: Any) -> list[SizeClass]:
 
 def sizes(config: Any) -> Sequence[tuple[int, int, int, int]]:
     """`config.game.sizes`, checked."""
+    if not len(config.game.sizes):
+        raise UserError("config.game.sizes=() must hold at least one size")
     for size in config.game.sizes:
-        if len(size) != 4:
+        if not isinstance(size, Sequence) or len(size) != 4:
             raise UserError(
                 f"config.game.sizes: {size!r} must be (senders, states, actions, signals)"
             )
     return config.game.sizes
 
 
-def generate(config: Any, seed: int, sized: dict[str, int]) -> Game:
+def _shape(game: Game) -> str:
+    """senders x states x actions x signals; generators give every sender as many."""
+    return "x".join(map(str, (game.n_senders, game.n_states, game.n_actions, game.signals[0])))
+
+
+def generate(config: Any, seed: int, size: tuple[int, int, int, int]) -> Game:
     """One game of `config.game.generator`; arguments that it does not take are its own affair."""
+    names = ("senders", "states", "actions", "signals", "platforms")
+    sized = dict(zip(names, (*size, size[0]), strict=True))
     generator = choose("config.game.generator", config.game.generator, data.GENERATORS)
     arguments = sized | {"reject": config.game.reject_degenerate, "theta": config.game.thetas[0]}
     taken = inspect.signature(generator).parameters
@@ -77,6 +98,7 @@ def generate(config: Any, seed: int, sized: dict[str, int]) -> Game:
 
 def interests(config: Any) -> SizeClass:
     """From opposed to common interest, one game for each of `config.game.thetas`."""
+    distinct("config.game.thetas", [f"{theta:g}" for theta in config.game.thetas])
     games = []
     for theta in config.game.thetas:
         in_range("config.game.thetas", theta, 0, 1)

@@ -13,6 +13,7 @@ import optax
 from experiments.persuading.games import SizeClass
 from rflib.core import keys
 from rflib.core.checks import distinct, one_of, positive_int
+from rflib.core.errors import UserError
 from rflib.data import shuffled
 from rflib.methods.persuasion import losses, model, sampling
 from rflib.methods.persuasion.game import Game
@@ -56,7 +57,13 @@ def seeds(config: Any) -> tuple[int, ...]:
 
 def mixture(config: Any) -> dict[str, float]:
     """The share of each stratum of profiles."""
-    return dict(zip(sampling.STRATA, config.data.mixture, strict=True))
+    given = config.data.mixture
+    if len(given) != len(sampling.STRATA):
+        raise UserError(
+            f"config.data.mixture={given!r} must hold {len(sampling.STRATA)} shares, of "
+            f"{', '.join(sampling.STRATA)}"
+        )
+    return dict(zip(sampling.STRATA, given, strict=True))
 
 
 def network(config: Any, kind: str, size: SizeClass) -> Network:

@@ -154,7 +154,7 @@ def test_a_record_is_json_with_every_deviation() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     for arguments, message in (
-        ({"deltas": ()}, "deltas must hold at least one value"),
+        ({"deltas": ()}, "deltas=() must hold at least one value"),
         ({"deltas": (0.0,)}, "deltas=0.0 must lie in"),
         ({"ratios": (-1.0,)}, "ratios=-1.0 must lie in"),
         ({"norm": "l1"}, "norm='l1' is not one of"),

@@ -48,7 +48,10 @@ def test_a_game_and_a_profile_come_back_from_their_files(tmp_path: Path, suffix:
         ('{"mu": [1], "u": [[1]], "v": [[[1, 2]]], "S": [1]}', "v has shape (1, 1, 2)"),
         ('{"mu": [1], "u": [["x"]], "v": [[[1]]], "S": [1]}', "u must be numbers"),
         ('{"mu": [1], "u": [[1]], "v": [[[1]]], "S": [1.5]}', "signals=1.5 must be a whole"),
-        ('{"mu": [1], "u": [[1]], "v": [[[1]]], "S": [1], "seed": "x"}', "invalid literal"),
+        ('{"mu": [1], "u": [[1]], "v": [[[1]]], "S": [1], "seed": "x"}', "seed='x' must be"),
+        ('{"mu": [1], "u": [[1]], "v": [[[1]]], "S": [1], "seed": -3}', "seed=-3 must be"),
+        ('{"mu": [1], "u": [[0, 1e-9]], "v": [[[1, 1]]], "S": [1]}', "u reaches 1e-09 and"),
+        ('{"mu": [1], "u": [[0, 1]], "v": [[[1, 1e9]]], "S": [1]}', "v[0] reaches 1e+09 and"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_name(
@@ -85,6 +88,7 @@ def test_a_wrong_policy_is_refused_by_its_name(tmp_path: Path) -> None:
         ([good[0]], "no array 'pi_1'; there is pi_0"),
         ([good[0], good[1].T], "policy pi_1 has shape (2, 3); it must end in (3, 2)"),
         ([good[0], good[1] * 2], "policy pi_1, row (0,)"),
+        ([*good, good[1]], "pi_2: the game has 2 senders"),
         ([good[0][None], good[1][None]], "pi_0 has shape (1, 3, 2); one profile has (W, S_0)"),
     ):
         write_policies(path, profile)

@@ -369,6 +369,23 @@ def test_an_own_game_is_the_only_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "called"), [("a/b ../c", "a-b-..-c"), ("..", "own"), ("interests", "own")]
+)
+def test_a_games_own_name_is_safe_in_paths_and_for_the_other_classes(
+    tmp_path: Path, name: str, called: str
+) -> None:
+    data.write_game(tmp_path / "mine.json", data.GENERATORS["aligned"]()._replace(name=name))
+    (size,) = games.size_classes(small(game__path=str(tmp_path / "mine.json")))
+    assert size.name == called
+
+
+def test_classes_are_named_by_the_games_that_are_played() -> None:
+    changes = {"game__generator": "ride_hailing", "game__with_truth": False}
+    found = games.size_classes(small(game__sizes=((2, 2, 2, 2), (3, 2, 2, 4)), **changes))
+    assert [size.name for size in found] == ["2x3x3x2", "3x4x4x4"]
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"game__sizes": ((2, 2, 2),)}, "senders, states, actions, signals"),
@@ -377,11 +394,47 @@ def test_an_own_game_is_the_only_one(tmp_path: Path) -> None:
         ({"game__thetas": (2.0,)}, "thetas"),
         ({"search__kinds": ("dnl", "relu-matched")}, "config.search.kinds"),
         ({"parts": ("approx", "equilibrium")}, "did you mean 'equilibria'"),
+        ({"parts": ()}, "config.parts=()"),
+        ({"tie": "sender:2", "game__sizes": ((3, 2, 2, 2),), "game__with_truth": False}, "tie="),
+        ({"game__sizes": ()}, "config.game.sizes=()"),
+        ({"game__sizes": (2, 2, 2, 2)}, "config.game.sizes: 2 must be"),
+        ({"game__sizes": ((2, 2, 2, 2), (2, 2, 2, 2))}, "another class of uniform games"),
+        ({"game__generator": "aligned"}, "aligned makes the same game from every seed"),
+        ({"game__thetas": ()}, "config.game.thetas=()"),
+        ({"game__thetas": (0.5, 0.5)}, "config.game.thetas"),
+        ({"data__mixture": (0.5, 0.5)}, "config.data.mixture=(0.5, 0.5) must hold 6 shares"),
+        ({"data__mixture": (0.5, 0.5, 0.5, 0, 0, 0)}, "must sum to 1"),
+        ({"data__profiles": 5, "batch": 2}, "leaves no profile to validate on"),
+        ({"batch": 1000}, "config.batch=1000 must be at most 180"),
+        ({"optim__lr": 0.0}, "config.optim.lr=0.0"),
+        ({"model__piece": "tan"}, "did you mean 'tanh'"),
+        ({"model__kinds": ("dnl", "dnl"), "search__kinds": ("dnl",)}, "config.model.kinds"),
+        ({"search__kinds": ()}, "config.search.kinds=()"),
+        ({"search__kinds": ("dnl", "dnl")}, "each name once"),
+        ({"search__kinds": (), "search__baselines": (), "parts": ("ground_truth",)}, "both empty"),
+        ({"search__steps": 60}, "config.search.steps=60 must be a multiple of"),
+        ({"search__eta": 0.0}, "config.search.eta=0.0"),
+        ({"search__param": "sofmax"}, "did you mean 'softmax'"),
+        ({"search__optimisers": ("mirror_prox",)}, "needs parametrisation='projection'"),
+        ({"snap__delta": 2.0}, "config.snap.delta=2.0"),
+        ({"verify__deltas": (0.01, 2.0)}, "config.verify.deltas=2.0"),
+        ({"verify__delta": 0.03}, "config.verify.delta=0.03"),
+        ({"verify__ratio": 0.3}, "config.verify.ratio=0.3"),
+        ({"verify__null": 0}, "config.verify.null=0"),
+        ({"pareto__tau": -1.0}, "config.pareto.tau=-1.0"),
+        ({"refine__rounds": 1, "refine__profiles": 0}, "config.refine.profiles=0"),
+        ({"hardness__games": ((2,),)}, "must be (states, actions)"),
+        ({"more_seeds": (0,)}, "more_seeds"),
     ],
 )
-def test_a_mistake_in_the_config_is_named(
-    tmp_path: Path, change: dict[str, Any], message: str
+def test_a_mistake_in_the_config_is_named_before_anything_is_trained(
+    tmp_path: Path, change: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def never(*arguments: Any, **named: Any) -> None:
+        raise AssertionError("the run has begun")
+
+    monkeypatch.setattr(networks, "train", never)
+    monkeypatch.setattr(hardness, "measure", never)
     config = small(**change)
     with (
         pytest.raises(UserError, match=re.escape(message)),

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from rflib.core.checks import in_range, one_of
-from rflib.core.errors import UserError
+from rflib.core.checks import distinct, in_range, one_of
 from rflib.methods.persuasion import best_response as exact
 from rflib.methods.persuasion.game import (
     Game,
@@ -174,11 +173,11 @@ def certify(
 ) -> Certificate:
     """Certifies one profile ([W, S_j] each).
 
-    deltas: radii of neighbourhoods, in (0, 1]. ratios: epsilon / delta in spans, > 0. tie: the
-    receiver's rule. norm: of the neighbourhoods, "inf" or "l2" (of the whole policy of a sender);
-    exact local gains are for "inf", so that "l2" is sampled. deviations, seed: of the sampling
-    verifier, which is asked where an exact one is not available, and by itself if local_cap is 0.
-    local_cap: most linear programs of an exact local gain. global_cap: most action profiles of a
+    deltas: radii of neighbourhoods, in (0, 1]. ratios: epsilon / delta in spans, in (0, 1e6].
+    tie: the receiver's rule. norm: of the neighbourhoods, "inf" or "l2" (of the whole policy of
+    a sender); exact local gains are for "inf", so that "l2" is sampled. deviations, seed: of the
+    sampling verifier, which is asked where an exact one is not available, and by itself if
+    local_cap is 0. local_cap: most linear programs of an exact local gain. global_cap: most action profiles of a
     global one. reach_cap: most linear programs for the global gain of a sender with fewer signals
     than its unlimited best response uses; above it that response's value is an "upper bound".
     sampler: as `sampled_gain`.
@@ -189,10 +188,8 @@ def certify(
     profile = check_profile(game, profile)
     one_of("norm", norm, NORMS)
     for name, values in (("deltas", deltas), ("ratios", ratios)):
-        if len(values) == 0:
-            raise UserError(f"{name} must hold at least one value")
-        for value in values:
-            in_range(name, value, 0, 1 if name == "deltas" else None, open_low=True)
+        for value in distinct(name, values):
+            in_range(name, value, 0, 1 if name == "deltas" else 1e6, open_low=True)
     found = outcome(game, profile, tie)
     judge = _Judge(game, profile, found.utilities, spans(game), tie)
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from rflib.core.checks import nearest, one_of
+from rflib.core.checks import nearest, one_of, positive_int
 from rflib.core.errors import UserError
-from rflib.methods.persuasion.game import Game, Profile, check_profile, make_game
+from rflib.methods.persuasion.game import TOLERANCE, Game, Profile, check_profile, make_game
 from rflib.methods.persuasion.generators import GENERATORS as GENERATORS
 
 ARRAYS = ("mu", "u", "v", "S")
+LARGEST, SMALLEST = 1e6, 1e-3  # of utilities; differences of them that ties cannot be taken for
 Location = str | Path
 
 
@@ -83,18 +84,34 @@ def write_game(path: Location, game: Game) -> None:
     _write(path, values if game.seed is None else values | {"seed": game.seed})
 
 
+def _check_units(name: str, values: np.ndarray) -> None:
+    """Raises a UserError for utilities in whose units a tolerance of 1e-9 does not mean a tie."""
+    largest, differ = float(np.abs(values).max()), float(np.ptp(values, axis=-1).max())
+    if largest > LARGEST or 0 < differ < SMALLEST:
+        raise UserError(
+            f"{name} reaches {largest:.3g} and differs between actions by up to {differ:.3g}: take "
+            f"units in which it stays below {LARGEST:g} and differs by {SMALLEST:g} or more or not "
+            f"at all, as sums within {TOLERANCE:g} of each other are ties"
+        )
+
+
 def read_game(path: Location) -> Game:
     """The game of a file.
 
     Raises:
-        UserError: no such file, a wrong ending, a missing array, or whatever `make_game` refuses.
+        UserError: no such file, a wrong ending, a missing array, whatever `make_game` refuses, or
+            utilities above 1e6 or that differ between actions by less than 1e-3 (but by 0).
     """
     found = _read(path)
     mu, u, v, signals = (_named(path, found, name) for name in ARRAYS)
     seed = found.get("seed")
     try:
         name = str(found.get("name") or Path(path).stem)
-        return make_game(mu, u, v, signals, name, None if seed is None else int(seed))
+        seed = None if seed is None else positive_int("seed", np.asarray(seed).item(), zero=True)
+        game = make_game(mu, u, v, signals, name, seed)
+        for what, values in (("u", game.u), *((f"v[{j}]", own) for j, own in enumerate(game.v))):
+            _check_units(what, values)
+        return game
     except (UserError, TypeError, ValueError) as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -104,15 +121,22 @@ def write_policies(path: Location, profile: Profile) -> None:
     _write(path, {f"pi_{j}": np.asarray(policy) for j, policy in enumerate(profile)})
 
 
+def _policy_names(game: Game) -> set[str]:
+    return {f"pi_{j}" for j in range(game.n_senders)}
+
+
 def read_policies(path: Location, game: Game) -> list[np.ndarray]:
     """The profile [W, S_j] of a file, checked against its game.
 
     Raises:
         UserError: no such file, a wrong ending, a missing policy, or a policy that has a wrong
-            shape or is no probability distribution in every state.
+            shape or is no probability distribution in every state, or one of a sender too many.
     """
     found = _read(path)
     profile = [_named(path, found, f"pi_{j}") for j in range(game.n_senders)]
+    more = sorted({name for name in found if name.startswith("pi_")} - _policy_names(game))
+    if more:
+        raise UserError(f"{path}: {', '.join(more)}: the game has {game.n_senders} senders")
     try:
         profile = check_profile(game, profile)
     except (UserError, TypeError, ValueError) as error:

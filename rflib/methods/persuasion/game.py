@@ -72,6 +72,8 @@ class Outcome(NamedTuple):
 
 def _finite(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> np.ndarray:
     try:
+        if np.iscomplexobj(value):
+            raise TypeError("they are complex")
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UserError(f"{name} must be numbers of shape {meaning}: {error}") from error
@@ -150,7 +152,7 @@ def check_tie(tie: str, n_senders: int) -> tuple[str, int]:
     rule, _, place = tie.partition(":")
     if rule in ("index", "sum", "uniform") and not place:
         return rule, 0
-    if rule in ("sender", "adversarial") and place.isdigit() and int(place) < n_senders:
+    if rule in ("sender", "adversarial") and place.isdecimal() and int(place) < n_senders:
         return rule, int(place)
     raise UserError(
         f"tie={tie!r} must be 'index', 'sum', 'uniform', 'sender:j' or 'adversarial:j' "
