@@ -128,10 +128,18 @@ def resolve(program: Program, argv: Sequence[str]) -> Call | None:
         return None
     verb = next((word for word in words if word in program.verbs), None)
     if verb is not None:
+        if not program.verbs[verb].needs_run and flags["workdir"].value is None:
+            _refuse_strays(program, flags, verb)
+            return _resolve_config(program, text, rest, verb)
         return _resolve_verb(program, verb, flags, text, rest)
     _refuse_strays(program, flags, None)
     if flags["replay"].value is not None:
         return _resolve_replay(program, flags, text, rest)
+    return _resolve_config(program, text, rest, None)
+
+
+def _resolve_config(program: Program, text: str | None, rest: list[str], verb: str | None) -> Call:
+    """A run, or a verb that needs none: the config is that of a file and its variant."""
     source, _, variant = (text or f"configs/{program.name}.py").partition(":")
     variant = variant or config.DEFAULT
     file = config.load(source, program.home)
@@ -141,10 +149,12 @@ def resolve(program: Program, argv: Sequence[str]) -> Call | None:
         base=config.get(file, variant),
         source=f"{file.path}:{variant}",
     )
+    if verb is not None:
+        words.remove(verb)
     _no_words(program, words, file)
     label = re.sub(r"[^\w.-]+", "_", variant)
     workdir = Path(flags["workdir"].value or Path("runs") / f"{program.name}-{label}")
-    return Call(flags, config.freeze(values), overrides, variant, source, workdir)
+    return Call(flags, config.freeze(values), overrides, variant, source, workdir, verb)
 
 
 def _resolve_verb(

@@ -16,11 +16,14 @@ class Verb(NamedTuple):
     run(config, workdir, flags): config is the one that the run in `workdir` recorded, frozen;
         flags maps each flag's name to its text, or to None where it has no value.
     flags: name -> (default, help); the default is text, None, or REQUIRED.
+    needs_run: False for a verb that works without a run: config is then that of --config, or the
+        default one, where no --workdir is given.
     """
 
     run: Callable[[Any, Path, Mapping[str, str | None]], None]
     flags: Mapping[str, tuple[Any, str]] = {}
     help: str = ""
+    needs_run: bool = True
 
     def definitions(self) -> list[Flag]:
         """Its flags as the parser takes them."""
