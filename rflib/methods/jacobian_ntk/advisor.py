@@ -59,7 +59,7 @@ class Scales(NamedTuple):
 class Advice(NamedTuple):
     """The table of architectures; the recommended one; its time scales, and when λ matters.
 
-    net: the recommended network. reached: whether its λ_min is resolved, else it is the architecture
+    net: the recommended network. reached: whether its λ_min is resolved, else it is the one
     with the largest λ_min/λ_max. binds: first t at which f at the training points with and without
     penalty differ by 5 % of rms(y), rms over points; infinite if never up to the slowest mode.
     fitted: first t at which training without the penalty has halved its error. leave_one_out:
@@ -91,7 +91,7 @@ def architectures(
         plain = dict(sweep(net, x, depths, kind="ntk"))
         for depth, matrix in sweep(net, x, depths):
             found, small = extremes(matrix), extremes(plain[depth]).smallest
-            clear = found.smallest > resolution * found.largest
+            clear = bool(found.smallest > resolution * found.largest)
             rows.append(DepthRow(activation, depth, small, found.smallest, found.largest, clear))
     return tuple(rows)
 

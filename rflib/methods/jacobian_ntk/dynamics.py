@@ -26,12 +26,12 @@ from rflib.methods.jacobian_ntk.network import Mlp, Params, Rows, all_values, va
 from rflib.methods.jacobian_ntk.spectra import effective_rank
 
 REDUCTIONS = ("mean", "sum")
-Values = Float[np.ndarray, "N 1+d *C"]  # F or Y; a last axis holds several outputs
+Values = Float[np.ndarray, "N D *C"]  # F or Y; a last axis holds several outputs
 
 
 def function_loss(
-    f: Float[Array | np.ndarray, "N 1+d *C"],
-    targets: Float[Array | np.ndarray, "N 1+d *C"],
+    f: Float[Array | np.ndarray, "N D *C"],
+    targets: Float[Array | np.ndarray, "N D *C"],
     *,
     lam: float,
     reduction: str = "mean",
@@ -206,7 +206,7 @@ def predict(
     times: Sequence[float] = (np.inf,),
     step: float | None = None,
     start: Values | None = None,
-    start_at: Float[np.ndarray, "M 1+d *C"] | None = None,
+    start_at: Float[np.ndarray, "M D *C"] | None = None,
     tol: float = 1e-10,
 ) -> np.ndarray:
     """F(x, t) at any points, [T, M, 1+d(, C)] in float64.
@@ -230,7 +230,8 @@ def predict(
     along = modes.vectors.T @ error
     live = [_gains(modes, each, step, tol)[1] for each in _check_times(times, step)]
     moved = np.stack([modes.vectors @ (gain[:, None] * along) for gain in live])
-    change = np.asarray(cross)[:, modes.observed] @ (modes.root[:, None] * moved)
+    seen = cross if modes.observed.all() else cross[:, modes.observed]
+    change = seen @ (modes.root[:, None] * moved)
     shape = (len(live), len(cross) // size, size, *targets.shape[2:])
     return (0 if start_at is None else np.asarray(start_at)[None]) - change.reshape(shape)
 

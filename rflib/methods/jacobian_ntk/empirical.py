@@ -21,10 +21,10 @@ from jaxtyping import Float
 
 from rflib.core import checks
 from rflib.methods.jacobian_ntk.duals import derivatives
-from rflib.methods.jacobian_ntk.network import Mlp, Params, Rows, all_values, check
+from rflib.methods.jacobian_ntk.network import Columns, Mlp, Params, Rows, all_values, check
 
 FORMS = ("layers", "explicit", "operator")
-Blocks = Float[Array, "N M 1+d 1+d"]
+Blocks = Float[Array, "N M P P"]
 
 
 def leibniz(p: Blocks, q: Blocks) -> Blocks:
@@ -45,7 +45,7 @@ def leibniz(p: Blocks, q: Blocks) -> Blocks:
 def layer_jets(
     net: Mlp, params: Params, x: Rows, output: int = 0
 ) -> tuple[list[Array], list[Array]]:
-    """(h⁰ … h^L, δ¹ … δ^(L+1)) with their derivatives in x: each [N, 1+d, width], index 0 the value.
+    """(h⁰ … h^L, δ¹ … δ^(L+1)) with their derivatives in x: each [N, 1+d, width], 0 the value.
 
     The derivatives go forward through the pass of values and then through the backward pass: all
     1 + d of them are one matrix product a layer.
@@ -129,11 +129,11 @@ def empirical_matvec(
     params: Params,
     x: Rows,
     v: Float[Array, "M 1+d"],
-    x2: Rows | None = None,
+    x2: Columns | None = None,
     *,
     outputs: tuple[int, int] = (0, 0),
 ) -> Float[Array, "N 1+d"]:
-    """Θ_n(x, x2) v = J(x) (J(x2)ᵀ v): one backward and one forward product, memory O(parameters)."""
+    """Θ_n(x, x2) v = J(x) (J(x2)ᵀ v): a backward and a forward product, memory O(parameters)."""
     x, x2 = (jnp.asarray(x if each is None else each, params["first"].dtype) for each in (x, x2))
     left, theta = _flat_values(net, params, x, outputs[0])
     right, _ = _flat_values(net, params, x2, outputs[1])
@@ -156,7 +156,7 @@ def empirical_jntk(
     net: Mlp,
     params: Params,
     x: Rows,
-    x2: Rows | None = None,
+    x2: Columns | None = None,
     *,
     form: str = "layers",
     outputs: tuple[int, int] = (0, 0),
@@ -185,7 +185,7 @@ def empirical_jntk(
     )
 
 
-def empirical_jnngp(net: Mlp, params: Params, x: Rows, x2: Rows | None = None) -> Blocks:
+def empirical_jnngp(net: Mlp, params: Params, x: Rows, x2: Columns | None = None) -> Blocks:
     """n⁻¹ Σ_i of products of (h_i, ∂h_i/∂x) over the last hidden units, times κ² σ² (and + κ² τ²).
 
     It is the inner product of the gradients in the last weights; its mean is the Jacobian NNGP

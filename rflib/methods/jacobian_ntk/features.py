@@ -17,14 +17,14 @@ from rflib.core import checks
 from rflib.core.errors import UserError
 from rflib.methods.jacobian_ntk.dynamics import Modes, Values
 from rflib.methods.jacobian_ntk.kernels import as_inputs, pairs
-from rflib.methods.jacobian_ntk.network import Mlp, Rows
+from rflib.methods.jacobian_ntk.network import Columns, Mlp, Rows
 from rflib.methods.jacobian_ntk.products import product
 
 
 class Features(NamedTuple):
     """Kept features, largest eigenvalue first.
 
-    values: w_i [r]. coefficients: α [N, 1+d, r] with F⁽ⁱ⁾(x) = K(x, X) α_i. r is the effective rank.
+    values: w_i [r]. coefficients: α [N, 1+d, r] with F⁽ⁱ⁾(x) = K(x, X) α_i. r: effective rank.
     """
 
     values: np.ndarray
@@ -55,14 +55,14 @@ def eigen_features(modes: Modes, targets: Values, *, tol: float = 1e-10) -> Feat
     return Features(w, full.reshape(*targets.shape, len(keep)))
 
 
-def evaluate(features: Features, cross: Float[np.ndarray, "Q P"]) -> Float[np.ndarray, "M 1+d r"]:
+def evaluate(features: Features, cross: Float[np.ndarray, "Q P"]) -> Float[np.ndarray, "M D r"]:
     """F⁽ⁱ⁾ = (f⁽ⁱ⁾, ∂f⁽ⁱ⁾/∂x) at M points from K(x, X) [M (1+d), N (1+d)]."""
     _, side, count = features.coefficients.shape
     return (cross @ features.coefficients.reshape(-1, count)).reshape(-1, side, count)
 
 
 def first_order_margins(
-    outputs: Float[np.ndarray, "M 1+d r"], y: Float[np.ndarray, "M"], eps: float
+    outputs: Float[np.ndarray, "M D r"], y: Float[np.ndarray, "M"], eps: float
 ) -> Float[np.ndarray, "M r"]:
     """min over |δ| <= eps of y f(x + δ) to first order: y f − eps |∂f/∂x|."""
     checks.in_range("eps", eps, 0)
@@ -97,8 +97,8 @@ def _attack(
 def attack_margins(
     net: Mlp,
     train: Rows,
-    coefficients: Float[np.ndarray, "N 1+d r"],
-    test: Rows,
+    coefficients: Float[np.ndarray, "N D r"],
+    test: Columns,
     y: Float[np.ndarray, "M"],
     eps: float,
     *,
@@ -125,7 +125,7 @@ def attack_margins(
 
 
 def measure(
-    outputs: Float[np.ndarray, "M 1+d r"],
+    outputs: Float[np.ndarray, "M D r"],
     y: Float[np.ndarray, "M"],
     worst: Float[np.ndarray, "M r"],
 ) -> Measures:

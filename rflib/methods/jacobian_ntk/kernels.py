@@ -25,9 +25,9 @@ from jaxtyping import Float
 from rflib.core import checks
 from rflib.core.errors import UserError
 from rflib.methods.jacobian_ntk.duals import Dual
-from rflib.methods.jacobian_ntk.network import Mlp, Rows, check
+from rflib.methods.jacobian_ntk.network import Columns, Mlp, Rows, check
 
-Blocks = Float[Array, "N M 1+d 1+d"]
+Blocks = Float[Array, "N M P P"]
 KINDS = ("jntk", "jnngp", "ntk", "nngp")
 COLLINEAR = 1e-12  # 1 - cos² below which ReLU sees two inputs as one
 CHUNK_BYTES = 2**27  # of blocks assembled at once on the way to a Gram matrix
@@ -147,7 +147,7 @@ def _pairs(net: Mlp, x: Array, x2: Array, all_depths: bool) -> tuple[Pairs, Pair
     return jax.tree.map(lambda each: net.kappa**2 * each, found)
 
 
-def pairs(net: Mlp, x: Rows, x2: Rows | None = None, *, all_depths: bool = False) -> Any:
+def pairs(net: Mlp, x: Rows, x2: Columns | None = None, *, all_depths: bool = False) -> Any:
     """The eight scalars of every pair, for the NNGP kernel and for the NTK: two `Pairs` [N, M].
 
     all_depths: every array has a leading axis [L], the kernels of depth 1 … L: a sweep over depths
@@ -160,7 +160,7 @@ def pairs(net: Mlp, x: Rows, x2: Rows | None = None, *, all_depths: bool = False
     return _pairs(net, x, x2, all_depths)
 
 
-def _assemble(g: Pairs, x: Array, x2: Array) -> Float[Array, "N 1+d M 1+d"]:
+def _assemble(g: Pairs, x: Array, x2: Array) -> Float[Array, "N P M P"]:
     """All blocks of G, in the layout of a Gram matrix."""
     value, a, b, c, ab, ac, bc, cc = (each[:, None, :, None] for each in g)
     xa, xb = x[:, :, None, None], x[:, None, None, :]
@@ -172,13 +172,13 @@ def _assemble(g: Pairs, x: Array, x2: Array) -> Float[Array, "N 1+d M 1+d"]:
     return jnp.concatenate([top, rest], 1)
 
 
-def jacobian_nngp(net: Mlp, x: Rows, x2: Rows | None = None) -> Blocks:
+def jacobian_nngp(net: Mlp, x: Rows, x2: Columns | None = None) -> Blocks:
     """κ² Σ(x, x'): the covariance of F(x) and F(x') at infinite width; as `jacobian_ntk`."""
     x, x2 = as_inputs(net, x, x2, derivatives=True)
     return jnp.swapaxes(_assemble(_pairs(net, x, x2, False)[0], x, x2), 1, 2)
 
 
-def jacobian_ntk(net: Mlp, x: Rows, x2: Rows | None = None) -> Blocks:
+def jacobian_ntk(net: Mlp, x: Rows, x2: Columns | None = None) -> Blocks:
     """κ² Θ(x, x'), the limit of the inner products of the parameter gradients of F(x) and F(x').
 
     Args:
@@ -218,7 +218,7 @@ def _scalar(net: Mlp, x: Array, x2: Array) -> tuple[Array, Array]:
     return net.kappa**2 * sigma, net.kappa**2 * theta
 
 
-def nngp(net: Mlp, x: Rows, x2: Rows | None = None) -> Float[Array, "N M"]:
+def nngp(net: Mlp, x: Rows, x2: Columns | None = None) -> Float[Array, "N M"]:
     """κ² Σ₀₀(x, x') [N, M]: the covariance of the outputs themselves. ReLU is legal, but at x = 0.
 
     For several outputs the kernel is this one times the identity over outputs.
@@ -226,7 +226,7 @@ def nngp(net: Mlp, x: Rows, x2: Rows | None = None) -> Float[Array, "N M"]:
     return _scalar(net, *as_inputs(net, x, x2, derivatives=False))[0]
 
 
-def ntk(net: Mlp, x: Rows, x2: Rows | None = None) -> Float[Array, "N M"]:
+def ntk(net: Mlp, x: Rows, x2: Columns | None = None) -> Float[Array, "N M"]:
     """κ² Θ₀₀(x, x') [N, M]: the neural tangent kernel of the outputs. ReLU is legal, but at 0."""
     return _scalar(net, *as_inputs(net, x, x2, derivatives=False))[1]
 
@@ -258,7 +258,7 @@ def _flat(g: Pairs, x: Array, x2: Array) -> Array:
 def gram(
     net: Mlp,
     x: Rows,
-    x2: Rows | None = None,
+    x2: Columns | None = None,
     *,
     kind: str = "jntk",
     chunk: int | None = None,

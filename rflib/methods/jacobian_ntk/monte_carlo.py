@@ -30,7 +30,7 @@ WAYS = ("joint", "pairs")
 BATCH = 1000  # Gaussian draws held at once
 
 
-def _start(net: Mlp, x: Array, x2: Array) -> Float[Array, "N M 1+d 1+d"]:
+def _start(net: Mlp, x: Array, x2: Array) -> Float[Array, "N M P P"]:
     """Σ⁰: x·x' with its derivatives, [[x·x', x_β], [x'_α, δ_αβ]], scaled."""
     n, m, d = len(x), len(x2), x.shape[1]
     weight, bias = net.weight_scales(d)[0] ** 2, net.bias_scales()[0] ** 2
@@ -50,7 +50,7 @@ def _root(matrix: Array) -> Array:
 
 
 def features(net: Mlp, g: Array) -> tuple[Array, Array]:
-    """(φ(u), φ'(u) u_α) and (φ'(u), φ''(u) u_α) from Gaussian draws [..., 1+d] of (u, u_α), times c."""
+    """c (φ(u), φ'(u) u_α) and c (φ'(u), φ''(u) u_α) from draws [..., 1+d] of (u, u_α)."""
     value, first, second = (net.gain * each for each in derivatives(net.phi.phi, g[..., 0], 2))
     inner = g[..., 1:]
     return (
@@ -137,7 +137,7 @@ def _stacked(net: Mlp, found: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 def monte_carlo(
     key: Array, net: Mlp, x: Rows, samples: int, *, draws: str = "joint"
-) -> tuple[Float[Array, "L N N 1+d 1+d"], Float[Array, "L N N 1+d 1+d"]]:
+) -> tuple[Float[Array, "L N N P P"], Float[Array, "L N N P P"]]:
     """(κ² Σ, κ² Θ) by sampling, for every depth 1 … L: two arrays [L, N, N, 1+d, 1+d].
 
     Args:

@@ -14,6 +14,7 @@ from rflib.core.errors import UserError
 from rflib.methods.jacobian_ntk import duals
 
 Rows = Float[Array | np.ndarray, "N d"]
+Columns = Float[Array | np.ndarray, "M _d"]  # a second set of rows
 Params = dict[str, Any]
 
 

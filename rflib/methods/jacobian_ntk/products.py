@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from rflib.core import checks
 from rflib.methods.jacobian_ntk.kernels import Pairs, as_inputs, pairs
-from rflib.methods.jacobian_ntk.network import Mlp, Rows
+from rflib.methods.jacobian_ntk.network import Columns, Mlp, Rows
 
 KINDS = ("jnngp", "jntk")
 
@@ -38,7 +38,7 @@ def jntk_matvec(
     net: Mlp,
     x: Rows,
     v: Float[Array | np.ndarray, "M 1+d"],
-    x2: Rows | None = None,
+    x2: Columns | None = None,
     *,
     chunk: int | None = None,
     kind: str = "jntk",
@@ -76,7 +76,7 @@ class Solution(NamedTuple):
 
 
 def block_inverse(
-    net: Mlp, x: Float[Array, "N d"], root: Float[Array, "1+d"], ridge: float
+    net: Mlp, x: Float[Array, "N d"], root: Float[Array, "1+d"], ridge: Any
 ) -> Callable[[Array], Array]:
     """r [N, 1+d] -> (s B(x_i, x_i) s + ridge)⁻¹ r_i: every example's own block, inverted.
 
@@ -95,7 +95,7 @@ def block_inverse(
     rest = lam * g.c + ridge
     det = corner * radial - mixed * mixed
 
-    def apply(r: Array) -> Array:
+    def apply(r: Any) -> Array:
         along = jnp.sum(unit * r[:, 1:], 1)
         value = (radial * r[:, 0] - mixed * along) / det
         inner = (corner * along - mixed * r[:, 0]) / det
@@ -173,7 +173,7 @@ def solve(
 
 
 def largest_eigenvalue(net: Mlp, x: Rows, *, kind: str = "jntk", tol: float = 1e-8) -> float:
-    """λ_max of the Gram matrix of x by Lanczos on products, in float64; the matrix is not formed."""
+    """λ_max of the Gram matrix of x by Lanczos on products, in float64, without the matrix."""
     import scipy.sparse.linalg as sparse
 
     which = KINDS.index(checks.one_of("kind", kind, KINDS))

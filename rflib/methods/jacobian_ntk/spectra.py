@@ -18,7 +18,7 @@ class Extremes(NamedTuple):
     @property
     def resolved(self) -> bool:
         """Whether the smallest one is above the rounding of the matrix, 100 ε λ_max."""
-        return self.smallest > 100 * np.finfo(np.float64).eps * self.largest
+        return bool(self.smallest > 100 * np.finfo(np.float64).eps * self.largest)
 
 
 def extremes(matrix: Matrix) -> Extremes:

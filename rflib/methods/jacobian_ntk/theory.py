@@ -11,10 +11,10 @@ from jaxtyping import Float
 from rflib.core import checks
 from rflib.core.errors import UserError
 from rflib.methods.jacobian_ntk.kernels import Blocks, as_inputs, nngp, ntk
-from rflib.methods.jacobian_ntk.network import Mlp, Rows
+from rflib.methods.jacobian_ntk.network import Columns, Mlp, Rows
 
 
-def by_autodiff(net: Mlp, x: Rows, x2: Rows | None = None, *, kind: str = "jntk") -> Blocks:
+def by_autodiff(net: Mlp, x: Rows, x2: Columns | None = None, *, kind: str = "jntk") -> Blocks:
     """The blocks as derivatives of the scalar kernel in x and x', by JAX: slow, and independent.
 
     Kim and Yang (ICML 2024): the limit kernel of the Jacobian is ∂_x ∂_x' of the limit kernel.
