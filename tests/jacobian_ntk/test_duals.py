@@ -28,7 +28,11 @@ def quadrature(first, second, nodes=80, points=POINTS) -> np.ndarray:
     for a, b, s in points:
         u = np.sqrt(a) * z
         v = s / np.sqrt(a) * z[:, None] + np.sqrt(b - s * s / a) * z[None]
-        found.append(w @ (np.asarray(first(jnp.asarray(u)))[:, None] * np.asarray(second(jnp.asarray(v)))) @ w)
+        found.append(
+            w
+            @ (np.asarray(first(jnp.asarray(u)))[:, None] * np.asarray(second(jnp.asarray(v))))
+            @ w
+        )
     return np.array(found)
 
 

@@ -12,7 +12,9 @@ from rflib.methods.jacobian_ntk.network import Mlp
 
 
 def test_network_is_the_written_formula(float64):
-    net = Mlp(2, "erf", kappa=0.1, sigma_w=(1.5, 0.7, 1.1), sigma_b=(0.3, 0.2, 0.1), divide_by_d=True)
+    net = Mlp(
+        2, "erf", kappa=0.1, sigma_w=(1.5, 0.7, 1.1), sigma_b=(0.3, 0.2, 0.1), divide_by_d=True
+    )
     params = network.init(jax.random.key(0), net, 3, 8, outputs=2)
     x = np.array([0.2, -0.5, 0.9])
     c = (2 / np.pi * np.arcsin(2 / 3)) ** -0.5
@@ -31,9 +33,11 @@ def test_jacobian_is_that_of_central_differences(float64):
     net = Mlp(3, "gelu")
     params = network.init(jax.random.key(0), net, 3, 8, outputs=2)
     x = np.random.default_rng(0).normal(size=(4, 3))
-    every = network.all_values(net, params, x)
+    every = jax.jit(network.all_values, static_argnums=0)(net, params, x)
     assert every.shape == (4, 4, 2)
-    np.testing.assert_allclose(every[..., 0], network.values(net, params, x), rtol=1e-12)
+    np.testing.assert_allclose(
+        every[..., 0], jax.jit(network.values, static_argnums=0)(net, params, x), rtol=1e-12
+    )
     call = jax.jit(jax.vmap(lambda row: network.apply(net, params, row)))
     for alpha, way in enumerate(1e-5 * np.eye(3)):
         slope = (call(x + way) - call(x - way)) / 2e-5

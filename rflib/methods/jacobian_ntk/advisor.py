@@ -164,7 +164,7 @@ def _first(
 
 def advise(
     x: Float[np.ndarray, "N d"],
-    y: Float[np.ndarray, "N"],
+    y: Float[np.ndarray, "M"],
     *,
     lam: float = 0.01,
     kappa: float = 0.1,

@@ -215,10 +215,11 @@ def from_function(
     """The activation φ with duals by Gauss-Hermite quadrature, `n_quad` nodes on either axis.
 
     φ acts elementwise, is four times differentiable by JAX and grows slower than exp(x²/4). The
-    nodes are u = √a z, v = (s/√a) z + √(b − s²/a) z' with a, b raised by 1e-12; polynomials of
+    nodes are u = √a z, v = (s/√a) z + √(b − s²/a) z' with a, b raised by 1e-12. Polynomials of
     degree below `n_quad` come out exact, entire functions converge fast, and those with poles near
-    the real axis slowly (tanh: derivatives of its kernels to about 1e-4 with 64 nodes). Costs n_quad² values of φ and four derivatives for each
-    pair of inputs and layer. The result is kept: the same φ gives the same object, which jit needs.
+    the real axis slowly (tanh: derivatives of its kernels to about 1e-4 with 64 nodes). Costs
+    n_quad² values of φ and four derivatives for each pair of inputs and layer. The result is kept:
+    the same φ gives the same object, which jit needs.
 
     Raises:
         UserError: φ is `jax.nn.relu`, whose second derivative is no function.

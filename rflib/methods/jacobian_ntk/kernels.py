@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jaxtyping import Float
 
 from rflib.core import checks
@@ -318,7 +319,7 @@ def sweep(
     for depth in depths:
         one = Pairs(*(each[depth - 1] for each in states))
         if not kind.startswith("j"):
-            yield depth, one.value
+            yield depth, np.asarray(one.value)
             continue
         with jax.enable_x64(np.dtype(dtype) == np.float64):
             found = np.asarray(_flat(Pairs(*map(jnp.asarray, one)), rows, rows))
@@ -338,7 +339,7 @@ def as_inputs(net: Mlp, x: Any, x2: Any, *, derivatives: bool) -> tuple[Array, A
                 f"{name} is float64 and JAX in single precision: call inside "
                 "`with jax.enable_x64(True):`, use `gram`, or pass float32"
             )
-    if not net.phi.smooth and not any(isinstance(each, jax.core.Tracer) for each in (x, x2)):
+    if not net.phi.smooth and not any(isinstance(each, Tracer) for each in (x, x2)):
         _refuse_singular(net, np.asarray(x, float), np.asarray(x2, float), derivatives)
     dtype = jnp.result_type(x, x2, jnp.float32)
     return jnp.asarray(x, dtype), jnp.asarray(x2, dtype)

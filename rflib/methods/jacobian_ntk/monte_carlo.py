@@ -158,4 +158,5 @@ def monte_carlo(
     if not net.phi.smooth:
         raise UserError(f"activation={net.phi.name!r} has no second derivative to be sampled")
     run = {"joint": _joint, "pairs": _by_pairs}[checks.one_of("draws", draws, WAYS)]
-    return run(net, key, jnp.asarray(x, jnp.result_type(float)), samples)
+    x = jnp.asarray(x)
+    return run(net, key, x.astype(jnp.promote_types(x.dtype, jnp.float32)), samples)

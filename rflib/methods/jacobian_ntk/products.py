@@ -17,6 +17,7 @@ from jaxtyping import Float
 from rflib.core import checks
 from rflib.methods.jacobian_ntk.kernels import Pairs, as_inputs, pairs
 from rflib.methods.jacobian_ntk.network import Columns, Mlp, Rows
+from rflib.methods.jacobian_ntk.spectra import largest
 
 KINDS = ("jnngp", "jntk")
 
@@ -174,8 +175,6 @@ def solve(
 
 def largest_eigenvalue(net: Mlp, x: Rows, *, kind: str = "jntk", tol: float = 1e-8) -> float:
     """λ_max of the Gram matrix of x by Lanczos on products, in float64, without the matrix."""
-    import scipy.sparse.linalg as sparse
-
     which = KINDS.index(checks.one_of("kind", kind, KINDS))
     n, side = len(x), 1 + x.shape[1]
     with jax.enable_x64(True):
@@ -186,6 +185,4 @@ def largest_eigenvalue(net: Mlp, x: Rows, *, kind: str = "jntk", tol: float = 1e
         def times(v: np.ndarray) -> np.ndarray:
             return np.asarray(apply(g, rows, rows, jnp.asarray(v.reshape(n, side)))).ravel()
 
-        operator = sparse.LinearOperator((n * side, n * side), matvec=times, dtype=np.float64)  # pyright: ignore[reportCallIssue]
-        start = np.random.default_rng(0).normal(size=n * side)
-        return float(sparse.eigsh(operator, 1, which="LA", v0=start, tol=tol)[0][0])
+        return largest(times, n * side, tol=tol)

@@ -1,5 +1,7 @@
 """Extreme eigenvalues of Gram matrices, and what counts as zero among them. NumPy, float64."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +30,6 @@ def extremes(matrix: Matrix) -> Extremes:
     fails where λ_min is at round-off or below; all eigenvalues are then computed.
     """
     import scipy.linalg
-    import scipy.sparse.linalg as sparse
 
     matrix = np.asarray(matrix, np.float64)
     size = len(matrix)
@@ -38,17 +39,24 @@ def extremes(matrix: Matrix) -> Extremes:
         except scipy.linalg.LinAlgError:
             factor = None
         if factor is not None:
-            inverse = sparse.LinearOperator(
-                matrix.shape,  # pyright: ignore[reportCallIssue]
-                matvec=lambda v: scipy.linalg.cho_solve(factor, v, check_finite=False),
-                dtype=np.float64,
-            )
-            start = np.random.default_rng(0).normal(size=size)
-            low = sparse.eigsh(inverse, 1, which="LA", v0=start, return_eigenvectors=False)[0]
-            high = sparse.eigsh(matrix, 1, which="LA", v0=start, return_eigenvectors=False)[0]
-            return Extremes(float(1 / low), float(high), "cholesky")
+            solve = partial(scipy.linalg.cho_solve, factor, check_finite=False)
+            low, high = 1 / largest(solve, size), largest(lambda v: matrix @ v, size)
+            return Extremes(low, high, "cholesky")
     every = scipy.linalg.eigvalsh(matrix)
     return Extremes(float(every[0]), float(every[-1]), "eigvalsh")
+
+
+def largest(times: Callable[[np.ndarray], np.ndarray], size: int, *, tol: float = 0.0) -> float:
+    """The largest eigenvalue of a symmetric operator v -> times(v) on R^size, by Lanczos.
+
+    tol: relative; 0 is rounding. The start vector is fixed.
+    """
+    import scipy.sparse.linalg as sparse
+
+    operator = sparse.LinearOperator((size, size), matvec=times, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+    start = np.random.default_rng(0).normal(size=size)
+    found = sparse.eigsh(operator, 1, which="LA", v0=start, tol=tol, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
+    return float(found[0])
 
 
 def effective_rank(values: Float[np.ndarray, "P"], tol: float = 1e-10) -> int:
