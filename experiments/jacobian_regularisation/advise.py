@@ -14,6 +14,7 @@ from rflib.core.errors import UserError
 from rflib.methods.jacobian_ntk import data as sets
 from rflib.methods.jacobian_ntk.advisor import Advice
 from rflib.methods.jacobian_ntk.advisor import advise as ask
+from rflib.methods.jacobian_ntk.dynamics import decompose, make_targets, predict
 from rflib.methods.jacobian_ntk.empirical import empirical_jntk
 from rflib.methods.jacobian_ntk.kernels import flatten, gram
 from rflib.methods.jacobian_ntk.network import init
@@ -25,6 +26,7 @@ PROBED = (64, 128, 256)  # widths whose networks are drawn to see how their kern
 DRAWN = 3  # networks of each
 PROBED_ROWS = 32  # of the data
 CLOSE = 0.1  # of the limit kernel's rms: what the recommended width comes down to
+FLATTER = 0.1  # share of the slope that the penalty takes away once it is said to bind
 
 
 def advise(
@@ -43,23 +45,41 @@ def advise(
     checks.in_range("--lam", penalty, 0, open_low=True)
     most = checks.positive_int("--rows", number("rows", rows))
     raw = _read(input or "", label or "", positive or "", columns or "")
-    x = sets.standardised(raw.x, raw.x)
-    found = ask(
-        sets.unit_rows(x) if config.data.unit else x,
-        raw.y,
-        lam=penalty,
-        kappa=config.model.kappa,
-        rows=most,
-        seed=config.seed,
-    )
-    width, exponent = width_for(found, sets.unit_rows(x)[:PROBED_ROWS], config.seed)
+    taken = np.sort(np.random.default_rng(config.seed).permutation(len(raw.x))[:most])
+    x = sets.standardised(raw.x, raw.x)[taken]
+    x, y = sets.unit_rows(x) if config.data.unit else x, raw.y[taken]
+    found = ask(x, y, lam=penalty, kappa=config.model.kappa, rows=most, seed=config.seed)
+    width, exponent = width_for(found, x[:PROBED_ROWS], config.seed)
     advice = as_dict(found, raw, penalty, config.optim.lr) | {
-        "width": width, "width_slope": -exponent
-    }  # fmt: skip
+        "width": width,
+        "width_slope": -exponent,
+        **slopes(found, x, y, penalty),
+    }
     print(text(found, advice))
     if output:
         files.write_json(Path(output), advice)
         print(f"\nwritten to {output}")
+
+
+def slopes(found: Advice, x: np.ndarray, y: np.ndarray, lam: float) -> dict[str, float]:
+    """When the penalty makes the function flatter at the rows, and by how much in the end.
+
+    slope_binds: first t at which the root mean square of |∂f/∂x| over the rows is FLATTER below
+    that without penalty, infinite if that does not happen. slope_fitted: the ratio of both when
+    half of the labels is fitted without penalty. slope_end: at ten times the slowest time scale.
+    """
+    kernel, targets = gram(found.net, x), make_targets(y, x.shape[1])
+    with_penalty, free = (decompose(kernel, len(x), lam=each) for each in (lam, 0.0))
+    scales = found.scales
+    times = [*np.geomspace(scales.fastest / 10, 10 * scales.slowest, 120), found.fitted]
+    rms = [
+        np.sqrt(np.mean(predict(modes, kernel, targets, times=times)[:, :, 1:] ** 2, axis=(1, 2)))
+        for modes in (with_penalty, free)
+    ]
+    ratio = rms[0] / np.where(rms[1] > 0, rms[1], 1.0)
+    below = np.flatnonzero(ratio[:-1] < 1 - FLATTER)
+    first = float(times[below[0]]) if len(below) else math.inf
+    return {"slope_binds": first, "slope_fitted": float(ratio[-1]), "slope_end": float(ratio[-2])}
 
 
 def number(name: str, value: str | None) -> float:
@@ -143,16 +163,19 @@ def text(found: Advice, advice: dict[str, Any]) -> str:
     accuracy = advice["leave_one_out_accuracy"]
     right = "" if math.isnan(accuracy) else f", {accuracy:.1%} of signs right"
     known = "full rank in float32" if found.reached else "no tried architecture is resolved; best"
-    binds, fitted = advice["penalty_binds"], advice["half_fitted"]
-    if math.isinf(binds):
-        binding = "The penalty does not change f by 5 % of the labels' rms up to the slowest mode."
+    lam, fitted = advice["lam"], advice["half_fitted"]
+    if math.isinf(advice["slope_binds"]):
+        binding = f"The penalty lambda = {lam:g} never makes |df/dx| at the rows 10 % smaller."
     else:
-        early = "before" if binds < fitted else "after"
+        early = "before" if advice["slope_binds"] < fitted else "after"
         binding = (
-            f"The penalty binds from t = {binds:.3g} on (f differs by 5 % of the labels' rms), "
-            f"{early} half of the labels is fitted (t = {fitted:.3g}): stop earlier and lambda = "
-            f"{advice['lam']:g} does nothing."
+            f"The penalty binds from t = {advice['slope_binds']:.3g} on (|df/dx| at the rows is "
+            f"{FLATTER:.0%} below that without), {early} half of the labels is fitted (t = "
+            f"{fitted:.3g}, where it is {advice['slope_fitted']:.0%} of that without; in the end "
+            f"{advice['slope_end']:.0%}). Stop earlier and lambda = {lam:g} does nothing."
         )
+    if math.isfinite(advice["penalty_binds"]):
+        binding += f" It changes f there by 5 % from t = {advice['penalty_binds']:.3g} on."
     lines = [
         f"{advice['data']}: {advice['rows']} rows, d = {advice['d']}; {advice['rows_used']} used, "
         f"standardised. lambda = {advice['lam']:g}, kappa = {advice['kappa']:g}.",

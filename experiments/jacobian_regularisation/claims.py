@@ -94,14 +94,18 @@ def _at_start(config: Any, run: Any, claim: Any, found: Mapping[str, Any]) -> No
     bounds = tuple(config.expect.slope)
     slopes = kernel_init.slopes(config, found)
     largest = kernel_init.slopes(config, found, "max")
+    smallest = kernel_init.smallest(config)
     table = [
         {"kernel": kernel, "depth": depth, "error": what, "slope": each.slope,
-         "slope_low": each.slope_low, "slope_high": each.slope_high, "falling": each.falling}
+         "slope_low": each.slope_low, "slope_high": each.slope_high, "falling": each.falling,
+         "smallest_eigenvalue": smallest[kernel, depth],
+         "width_for_smallest": each.law.width(smallest[kernel, depth])}
         for what, group in (("rms", slopes), ("max", largest))
         for (kernel, depth), each in group.items()
     ]  # fmt: skip
     run.table("slopes", table, caption="Fitted slopes of log mean error on log width, 95 % "
-              "bootstrap bands.")  # fmt: skip
+              "bootstrap bands; the width at which the fitted error is as small as the smallest "
+              "eigenvalue of the limit, which proofs of convergence ask for.")  # fmt: skip
     draws = sorted(
         (m for m in found.values() if m["kind"] == "draws"), key=lambda each: each["width"]
     )
@@ -162,7 +166,8 @@ def _in_training(config: Any, claim: Any, found: Constancy) -> None:
         "C3 training",
         measured=f"gap at all {len(found.steps)} steps "
         f"{'falls' if monotone else 'does not fall'} with every width; slope of the largest one "
-        f"{_shown(worst)}, at step 0 {_shown(first)}; weights move {ends[0]:.1e} -> {ends[-1]:.1e} (slope {moved.slope:.2f})",
+        f"{_shown(worst)}, at step 0 {_shown(first)}; weights move {ends[0]:.1e} -> "
+        f"{ends[-1]:.1e} (slope {moved.slope:.2f})",
         unit=f"rms gap over kappa^2, n = {found.widths[0]} to {found.widths[-1]}",
         verdict=word,
         reason=reason,
@@ -260,7 +265,7 @@ def _features(config: Any, claim: Any, found: Mapping[str, Any]) -> None:
             for row in rows
         )
         claim(f"C6 {definition}", measured=measured, verdict=word, reason=reason,
-              unit=f"Spearman with its robust version, lam = {lam:g} (number of features)")  # fmt: skip
+              unit=f"Spearman with its robust version, lam = {lam:g} (features)")  # fmt: skip
 
 
 def first_positive(m: Mapping[str, Any], floor: Any = 0.0) -> int | None:

@@ -60,7 +60,8 @@ def run_study(config: Any, run: Any, raw: Labelled) -> Constancy:
     result = Constancy(widths, steps, **every, scale=float(np.abs(limit).max()), smallest=smallest)
     table = [
         {"width": width, "step": step, "repeat": number,
-         "max_error": result.largest[i, t, number], "rms_error": result.rms[i, t, number], "relative_movement": result.moved[i, t, number]}
+         "max_error": result.largest[i, t, number], "rms_error": result.rms[i, t, number],
+         "relative_movement": result.moved[i, t, number]}
         for i, width in enumerate(widths)
         for t, step in enumerate(steps)
         for number in range(c.repeats)

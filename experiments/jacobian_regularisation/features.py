@@ -80,7 +80,8 @@ def _cell(config: Any, raw: Labelled, cell: Cell, key: Key) -> Metrics:
     first = eigen.measure(outputs, y, eigen.first_order_margins(outputs, y, a["eps"]))
     known = {name: a[name] for name in ("activation", "depth", "lam", "split")}
     measured = {"eigenvalues": found.values, "rank": len(found.values), "tests": len(y),
-                "first_order_names": list(first._fields), "attacked": 0, **first._asdict()}  # fmt: skip
+                "first_order_names": list(first._fields), "attacked": 0}  # fmt: skip
+    measured |= first._asdict()
     count = min(a["attacked"], len(found.values))
     if count:
         worst = eigen.attack_margins(net, part.x_train, found.coefficients[..., :count],

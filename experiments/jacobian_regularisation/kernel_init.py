@@ -17,8 +17,15 @@ from jax import Array
 from rflib.core import checks, keys
 from rflib.methods.jacobian_ntk.data import sphere_net
 from rflib.methods.jacobian_ntk.empirical import empirical_jnngp, empirical_jntk
-from rflib.methods.jacobian_ntk.kernels import flatten, gram, jacobian_nngp, jacobian_ntk
+from rflib.methods.jacobian_ntk.kernels import (
+    flatten,
+    gram,
+    jacobian_nngp,
+    jacobian_ntk,
+    sweep,
+)
 from rflib.methods.jacobian_ntk.network import Mlp, init, values
+from rflib.methods.jacobian_ntk.spectra import extremes
 from rflib.methods.jacobian_ntk.theory import PowerLaw, bootstrap_mean, by_autodiff, power_law
 from rflib.train.study import study
 from rflib.train.task import Cell, Key, Metrics, Study
@@ -93,7 +100,7 @@ def run_study(config: Any, run: Any) -> dict[str, Any]:
         for number in range(c.repeats)
     ]  # fmt: skip
     run.table("kernel_errors", rows, caption="Errors of the kernels of single networks at "
-              "initialisation (kappa = 1); relative: to the largest entry of the limit.")  # fmt: skip
+              "initialisation (kappa = 1); relative: to the limit's largest entry.")  # fmt: skip
     return dict(found)
 
 
@@ -111,6 +118,18 @@ def slopes(
         for kernel in KERNELS
         for depth in c.depths
     }
+
+
+def smallest(config: Any) -> dict[tuple[str, int], float]:
+    """(kernel, depth) -> smallest eigenvalue of the limit on the points, or round-off."""
+    c = config.kernel_init
+    net, x = Mlp(1, config.model.activation), sphere_net(c.points, DIMENSION)
+    found = {}
+    for kernel in KERNELS:
+        for depth, matrix in sweep(net, x, c.depths, kind=kernel):
+            each = extremes(matrix)
+            found[kernel, depth] = max(each.smallest, np.finfo(float).eps * each.largest)
+    return found
 
 
 def _cell(cell: Cell, key: Key) -> Metrics:

@@ -53,6 +53,10 @@ def run_study(config: Any, run: Any, raw: Labelled) -> dict[str, Any]:
 
 
 def _table(config: Any, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    references = {
+        name: dict(zip(config.expect.depths, config.expect.sphere[name], strict=True))
+        for name in ("gelu", "erf")
+    }
     table = []
     for m in found.values():
         for number, depth in enumerate(m["depths"]):
@@ -60,10 +64,8 @@ def _table(config: Any, found: Mapping[str, Any]) -> list[dict[str, Any]]:
                    "depth": depth}  # fmt: skip
             row |= {name: m[name][number] for name in ("ntk", "jntk", "largest", "spread")
                     if name in m}  # fmt: skip
-            reference = config.expect.sphere.get(m["activation"])
-            if m["kind"] == "sphere" and m["rows"] == 256 and reference is not None:
-                known = dict(zip(config.expect.depths, reference, strict=True))
-                row["reference_jntk"] = known.get(depth)
+            if m["kind"] == "sphere" and m["rows"] == 256:
+                row["reference_jntk"] = references.get(m["activation"], {}).get(depth)
             table.append(row)
     return table
 
