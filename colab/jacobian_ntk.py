@@ -94,7 +94,7 @@ Markdown("## Claims" + report.partition("## Claims")[2].partition("## Metrics")[
 # %%
 import numpy as np
 
-from experiments.jacobian_ntk import advise
+from experiments.jacobian_ntk import VERBS, advise
 
 rng = np.random.default_rng(0)
 points = rng.normal(size=(24, 3))
@@ -102,5 +102,5 @@ labels = np.sign(points[:, 0] + points[:, 1] * points[:, 2])
 csv = workdir.parent / "my.csv"
 lines = [",".join(map(str, (*point, label))) for point, label in zip(points, labels, strict=True)]
 csv.write_text("\n".join(["a,b,c,label", *lines]) + "\n")
-flags = dict.fromkeys(("label", "positive", "columns", "output"), "")
-advise(config, workdir, {"input": str(csv), "lam": "0.1", "rows": "24", **flags})
+flags = {name: default for name, (default, _) in VERBS["advise"].flags.items()}
+advise(None, Path(), {**flags, "csv": str(csv), "lam": "0.1"})

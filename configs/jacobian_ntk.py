@@ -3,7 +3,7 @@
     python -m experiments.jacobian_ntk --config configs/jacobian_ntk.py:tiny
     RFLIB_DATA=... python -m experiments.jacobian_ntk
     python -m experiments.jacobian_ntk --config.data.path=my.csv --config.data.label=y
-    python -m experiments.jacobian_ntk advise --input my.csv --label y
+    python -m experiments.jacobian_ntk advise my.csv --label y
 
 Six studies, each a variant of its own: kernel_init (finite kernels against their limits, by width),
 constancy (the kernel of a network while it is trained), dynamics (trained networks against the

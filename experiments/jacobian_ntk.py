@@ -12,7 +12,7 @@ from typing import Any
 
 from rflib.core.checks import choose, distinct
 from rflib.run.cli import cli
-from rflib.run.verbs import REQUIRED, Verb
+from rflib.run.verbs import Verb
 
 # What needs jax is imported where it is used: a mistake in a flag is answered before that.
 
@@ -49,20 +49,23 @@ def main(config: Any, run: Any) -> None:
 def advise(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None:
     from experiments.jacobian_regularisation.advise import advise
 
-    advise(config, **flags)
+    advise(**flags)
 
 
 VERBS = {
     "advise": Verb(
         advise,
+        words={"csv": "a file with a header: columns of numbers, and one of labels"},
         flags={
-            "input": (REQUIRED, "CSV file with a header: columns of numbers and one of labels"),
-            "label": ("", "column of labels (default: the last)"),
-            "positive": ("", "cell that stands for +1 (default: labels are numbers)"),
-            "columns": ("", "columns of inputs, with commas between (default: all others)"),
-            "lam": (None, "coefficient of the Jacobian penalty (default: the config's)"),
+            "label": ("", "column of labels (the last if empty)"),
+            "positive": ("", "cell that stands for +1 (labels are numbers if empty)"),
+            "columns": ("", "columns of inputs, with commas between (all others if empty)"),
+            "lam": ("0.01", "coefficient of the Jacobian penalty, > 0"),
+            "kappa": ("0.1", "output multiplier of the network, > 0: times go with its square"),
+            "lr": ("1", "step of gradient descent, in which times are told"),
             "rows": ("128", "most rows used, drawn at random; the time grows with their cube"),
-            "output": ("", "JSON file to write the advice to (default: none)"),
+            "seed": ("0", "of that draw, and of the networks whose width is judged"),
+            "output": ("", "JSON file to write the advice to (none if empty)"),
         },
         help="say what a Jacobian penalty will do on a CSV file: rank, depth, width, time scales",
         needs_run=False,

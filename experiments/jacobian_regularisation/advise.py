@@ -21,6 +21,7 @@ from rflib.methods.jacobian_ntk.network import init
 from rflib.methods.jacobian_ntk.theory import power_law
 from rflib.run import files
 from rflib.run.claims import markdown_table
+from rflib.train import host
 
 PROBED = (64, 128, 256)  # widths whose networks are drawn to see how their kernel's error falls
 DRAWN = 3  # networks of each
@@ -30,30 +31,33 @@ FLATTER = 0.1  # share of the slope that the penalty takes away once it is said 
 
 
 def advise(
-    config: Any,
     *,
-    input: str | None,
+    csv: str | None,
     label: str | None,
     positive: str | None,
     columns: str | None,
-    lam: str | None,
-    rows: str | None,
     output: str | None,
+    **numbers: str | None,
 ) -> None:
-    """Prints the advice for the CSV file `input`; writes it as JSON to `output`, if given."""
-    penalty = config.optim.lam if lam is None else number("lam", lam)
-    checks.in_range("--lam", penalty, 0, open_low=True)
-    most = checks.positive_int("--rows", number("rows", rows))
-    raw = _read(input or "", label or "", positive or "", columns or "")
-    taken = np.sort(np.random.default_rng(config.seed).permutation(len(raw.x))[:most])
-    x = sets.standardised(raw.x, raw.x)[taken]
-    x, y = sets.unit_rows(x) if config.data.unit else x, raw.y[taken]
-    found = ask(x, y, lam=penalty, kappa=config.model.kappa, rows=most, seed=config.seed)
-    width, exponent = width_for(found, x[:PROBED_ROWS], config.seed)
-    advice = as_dict(found, raw, penalty, config.optim.lr) | {
+    """Prints the advice for a CSV file; writes it as JSON to `output`, if given.
+
+    numbers: lam, kappa, lr, rows and seed, as text.
+    """
+    given = {name: number(name, value) for name, value in numbers.items()}
+    for name in ("lam", "kappa", "lr"):
+        checks.in_range(f"--{name}", given[name], 0, open_low=True)
+    most = checks.positive_int("--rows", given["rows"])
+    seed = checks.positive_int("--seed", given["seed"], zero=True)
+    host.compilation_cache(True)
+    raw = _read(csv or "", label or "", positive or "", columns or "")
+    taken = np.sort(np.random.default_rng(seed).permutation(len(raw.x))[:most])
+    x, y = sets.unit_rows(sets.standardised(raw.x, raw.x)[taken]), raw.y[taken]
+    found = ask(x, y, lam=given["lam"], kappa=given["kappa"], rows=most, seed=seed)
+    width, exponent = width_for(found, x[:PROBED_ROWS], seed)
+    advice = as_dict(found, raw, given["lam"], given["lr"]) | {
         "width": width,
         "width_slope": -exponent,
-        **slopes(found, x, y, penalty),
+        **slopes(found, x, y, given["lam"]),
     }
     print(text(found, advice))
     if output:
@@ -178,7 +182,7 @@ def text(found: Advice, advice: dict[str, Any]) -> str:
         binding += f" It changes f there by 5 % from t = {advice['penalty_binds']:.3g} on."
     lines = [
         f"{advice['data']}: {advice['rows']} rows, d = {advice['d']}; {advice['rows_used']} used, "
-        f"standardised. lambda = {advice['lam']:g}, kappa = {advice['kappa']:g}.",
+        f"standardised, unit rows. lambda = {advice['lam']:g}, kappa = {advice['kappa']:g}.",
         "",
         "Smallest eigenvalues (kappa = 1):",
         "",

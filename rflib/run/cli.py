@@ -61,6 +61,7 @@ class Call(NamedTuple):
     source: str = ""
     workdir: Path = Path()
     verb: str | None = None
+    words: Mapping[str, str] = {}
 
 
 def cli(main: Main, *, verbs: Mapping[str, Verb] | None = None) -> NoReturn:
@@ -85,7 +86,8 @@ def execute(main: Main, verbs: Mapping[str, Verb], argv: Sequence[str]) -> int:
 
             print(page(program, argv))
             return 0
-        workdir.append(call.workdir)
+        if call.verb is None or verbs[call.verb].needs_run:
+            workdir.append(call.workdir)
         if call.verb is not None:
             return _act(program, call)
         return _run(main, program, call)
@@ -128,18 +130,10 @@ def resolve(program: Program, argv: Sequence[str]) -> Call | None:
         return None
     verb = next((word for word in words if word in program.verbs), None)
     if verb is not None:
-        if not program.verbs[verb].needs_run and flags["workdir"].value is None:
-            _refuse_strays(program, flags, verb)
-            return _resolve_config(program, text, rest, verb)
         return _resolve_verb(program, verb, flags, text, rest)
     _refuse_strays(program, flags, None)
     if flags["replay"].value is not None:
         return _resolve_replay(program, flags, text, rest)
-    return _resolve_config(program, text, rest, None)
-
-
-def _resolve_config(program: Program, text: str | None, rest: list[str], verb: str | None) -> Call:
-    """A run, or a verb that needs none: the config is that of a file and its variant."""
     source, _, variant = (text or f"configs/{program.name}.py").partition(":")
     variant = variant or config.DEFAULT
     file = config.load(source, program.home)
@@ -149,18 +143,18 @@ def _resolve_config(program: Program, text: str | None, rest: list[str], verb: s
         base=config.get(file, variant),
         source=f"{file.path}:{variant}",
     )
-    if verb is not None:
-        words.remove(verb)
     _no_words(program, words, file)
     label = re.sub(r"[^\w.-]+", "_", variant)
     workdir = Path(flags["workdir"].value or Path("runs") / f"{program.name}-{label}")
-    return Call(flags, config.freeze(values), overrides, variant, source, workdir, verb)
+    return Call(flags, config.freeze(values), overrides, variant, source, workdir)
 
 
 def _resolve_verb(
     program: Program, verb: str, flags: Any, text: str | None, rest: list[str]
 ) -> Call:
     _refuse_strays(program, flags, verb)
+    if not program.verbs[verb].needs_run:
+        return _resolve_free_verb(program, verb, flags, text, rest)
     if text is not None:
         raise UserError(f"{verb} takes the config of the run in --workdir; leave out --config")
     if flags["workdir"].value is None:
@@ -173,9 +167,30 @@ def _resolve_verb(
         rest, program.definitions, base=config.recorded(record, program.home)
     )
     words.remove(verb)
-    _no_words(program, words)
+    named = _words(program, verb, words)
     frozen = config.freeze(values)
-    return Call(flags, frozen, overrides, record.variant, record.source, workdir, verb)
+    return Call(flags, frozen, overrides, record.variant, record.source, workdir, verb, named)
+
+
+def _resolve_free_verb(
+    program: Program, verb: str, flags: Any, text: str | None, rest: list[str]
+) -> Call:
+    """A verb that works without a run."""
+    if text is not None or arguments.overridden(rest):
+        raise UserError(f"{verb} reads no config; leave out --config")
+    for name in ("workdir", "distributed"):
+        if flags[name].present:
+            raise UserError(f"{verb} works without a run; leave out --{name}")
+    flags, words, _, _ = arguments.parse(rest, program.definitions)
+    words.remove(verb)
+    return Call(flags, verb=verb, words=_words(program, verb, words))
+
+
+def _words(program: Program, verb: str, words: Sequence[str]) -> dict[str, str]:
+    """What follows a verb, by name."""
+    if not program.verbs[verb].words:
+        _no_words(program, words)
+    return program.verbs[verb].named(verb, words)
 
 
 def _resolve_replay(program: Program, flags: Any, text: str | None, rest: list[str]) -> Call:
@@ -239,8 +254,9 @@ def _start(flags: Any) -> None:
 
 def _act(program: Program, call: Call) -> int:
     verb = program.verbs[call.verb or ""]
-    given = verb.given(call.verb or "", call.flags)
-    _start(call.flags)
+    given = {**call.words, **verb.given(call.verb or "", call.flags)}
+    if verb.needs_run:
+        _start(call.flags)
     try:
         verb.run(call.config, call.workdir, given)
     except OSError as error:

@@ -30,11 +30,12 @@ def page(program: "Program", argv: Sequence[str]) -> str:
 
     usage = f"{program.command} [--config FILE[:VARIANT]] [--config.KEY=VALUE]... [FLAGS]"
     parts = [program.doc, f"Usage\n  {usage}"]
-    if program.verbs:
-        parts[-1] += f"\n  {program.command} VERB --workdir RUN [FLAGS]"
+    for name, verb in program.verbs.items():
+        parts[-1] += f"\n  {program.command} {verb.usage(name)}"
     parts += [*_config(program, argv), "Flags\n" + _columns(_flag(flag) for flag in FLAGS)]
     for name, verb in program.verbs.items():
-        rows = [
+        rows = [(word.upper(), text) for word, text in verb.words.items()]
+        rows += [
             (f"--{flag}", text + _default(default)) for flag, (default, text) in verb.flags.items()
         ]
         parts.append(f"Verb {name}: {verb.help}".rstrip(": ") + "\n" + _columns(rows))

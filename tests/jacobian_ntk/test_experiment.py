@@ -288,7 +288,7 @@ def test_advice_on_a_file_needs_no_run(
 ) -> None:
     monkeypatch.chdir(ROOT)
     output = tmp_path / "advice.json"
-    status = _advise("--input", str(csv), "--positive", "fire", "--columns", "a, b,c", "--rows",
+    status = _advise(str(csv), "--positive", "fire", "--columns", "a, b,c", "--rows",
                      "12", "--lam", "0.5", "--output", str(output))  # fmt: skip
     text = capsys.readouterr().out
     assert status == 0
@@ -310,6 +310,8 @@ def test_advice_on_a_file_needs_no_run(
         (("--lam", "much"), "--lam='much' is not a number"),
         (("--lam", "0"), "--lam=0.0 must lie in"),
         (("--rows", "2.5"), "--rows=2.5 must be a whole number"),
+        (("--kappa", "-1"), "--kappa=-1.0 must lie in"),
+        (("--workdir", "runs/x"), "advise works without a run"),
         (("--label", "clas"), "no column 'clas'"),
     ],
 )
@@ -321,5 +323,5 @@ def test_wrong_flags_of_the_advice_end_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert _advise("--input", str(csv), *arguments) == 2
+    assert _advise(str(csv), *arguments) == 2
     assert message in capsys.readouterr().err
