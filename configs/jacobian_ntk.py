@@ -158,7 +158,7 @@ def _tiny(c: ConfigDict) -> ConfigDict:
     c.steps = 64
     c.checkpoint.every = 0
     c.kernel_init.points = 16
-    c.kernel_init.widths = (64, 128, 256, 512)
+    c.kernel_init.widths = (64, 128, 256)
     c.kernel_init.depths = (1, 2)
     c.kernel_init.repeats = 3
     c.kernel_init.resamples = 1000
@@ -166,15 +166,16 @@ def _tiny(c: ConfigDict) -> ConfigDict:
     c.kernel_init.draw_widths = (16, 64)
     c.kernel_init.draws = 1000
     c.constancy.rows = 32
-    c.constancy.widths = (64, 128, 256)
+    c.constancy.widths = (64, 256)
     c.constancy.repeats = 3
     c.dynamics.rows = 16
     c.dynamics.test_rows = 16
     c.dynamics.widths = (64, 256)
     c.dynamics.repeats = 3
-    c.dynamics.linearised = 64
+    c.dynamics.linearised = 0
     c.spectrum.rows = 64
     c.spectrum.depths = (1, 2, 3, 6)
+    c.spectrum.single = False
     c.spectrum.sphere = 0
     c.spectrum.sampled_rows = 0
     c.features.rows = 48

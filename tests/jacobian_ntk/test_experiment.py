@@ -53,6 +53,7 @@ SMALLEST = {
     "dynamics.repeats": 2,
     "dynamics.linearised": 8,
     "spectrum.rows": 6,
+    "spectrum.single": True,
     "spectrum.depths": (1, 2),
     "spectrum.activations": ("erf",),
     "spectrum.sphere": 4,
