@@ -84,6 +84,16 @@ def test_full_rank_begins_where_all_deeper_networks_have_it(
     assert claims.first_positive(found, floor) == expected
 
 
+@pytest.mark.parametrize(
+    ("plain", "with_slopes", "expected"),
+    [(2, 8, True), (2, None, True), (2, 2, False), (8, 2, False), (None, None, False)],
+)
+def test_the_jntk_is_more_fragile_if_it_needs_more_layers(
+    plain: Any, with_slopes: Any, expected: bool
+) -> None:
+    assert claims.deeper(plain, with_slopes) is expected
+
+
 def test_a_power_law_is_found_with_its_slope_and_a_band_around_it() -> None:
     widths = np.array([64, 128, 256, 512])
     exact = 3 * widths[:, None] ** -0.5 * np.ones((1, 4))
