@@ -29,13 +29,15 @@ def _power(axis: Any, each: Slope, number: int, count: int, label: str) -> None:
 
 
 def _log_widths(axis: Any, widths: Any) -> None:
+    from matplotlib.ticker import LogLocator
+
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(list(widths), [str(int(width)) for width in widths])
     axis.xaxis.minorticks_off()
+    axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axis.yaxis.set_minor_formatter("{x:g}")
     axis.yaxis.set_major_formatter("{x:g}")
-    axis.tick_params(axis="y", which="minor", labelsize="x-small")
 
 
 # Initialisation.
