@@ -1,0 +1,1 @@
+"""What the experiment on Jacobian penalties is made of: studies, training, claims, figures."""
