@@ -108,15 +108,20 @@ def _truth(config: Any, run: Any, size: Any, provide: Any) -> None:
 
 
 def _equilibria(config: Any, run: Any, classes: Any, provide: Any) -> None:
-    from experiments.persuading import equilibria, figures, optimisers, verdicts
+    from experiments.persuading import equilibria, figures, optimisers, profiles, verdicts
 
     found = equilibria.find(config, run, classes, provide, name="equilibria")
     if "equilibria" in config.parts:
         verdicts.state(config, run, found)
+        profiles.keep(config, run.workdir / "equilibria", found)
         figures.draw_equilibria(config, run, found)
     if "optimiser" in config.parts:
         rows = optimisers.learned_table(config, found)
-        caption = "Optimisers on the same learned fields, means over games; sums in spans."
+        caption = (
+            "Optimisers on the same learned fields, means over games; sums in spans, the certified "
+            "ones (after snap) over the games in which every optimiser has one. Ends that pass: of "
+            "all last iterates, in games of two states and two signals."
+        )
         run.table("optimisers", rows, caption=caption)
         known = optimisers.known(config, run)
         optimisers.state_known(run, known)

@@ -242,17 +242,22 @@ def _gap(found: Certificate) -> float | None:
     return None if np.isnan(gains).any() else max(gains)
 
 
-def best(config: Any, game: Metrics, method: str, stage: str) -> dict[str, Any] | None:
-    """The certified local equilibrium of largest sum of utilities; None if none is certified."""
+def verified(config: Any, game: Metrics, method: str, stage: str) -> list[dict[str, Any]]:
+    """The profiles whose exact certificate says that they are local equilibria."""
     d = list(config.verify.deltas).index(config.verify.delta)
-    limit, span = config.verify.ratio * config.verify.delta, np.array(game["spans"])
-    verified = [
+    limit = config.verify.ratio * config.verify.delta
+    return [
         each[stage]
         for each in game["methods"][method]["found"]
         if each[stage]["kind"] != "sampled" and each[stage]["gains"][d] <= limit
     ]
+
+
+def best(config: Any, game: Metrics, method: str, stage: str) -> dict[str, Any] | None:
+    """The certified local equilibrium of largest sum of utilities; None if none is certified."""
+    span = np.array(game["spans"])
     return max(
-        verified,
+        verified(config, game, method, stage),
         key=lambda each: exact.relative(np.array(each["utilities"]), span).sum(),
         default=None,
     )

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from experiments.persuading import hardness, searching, truth
-from experiments.persuading.equilibria import best
+from experiments.persuading.equilibria import best, verified
 from experiments.persuading.games import SizeClass
 from experiments.persuading.networks import TITLES
+from experiments.persuading.verdicts import STAGES, against_revelation
 from rflib.train.task import Metrics
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
@@ -76,8 +77,9 @@ def draw_equilibria(config: Any, run: Any, found: Mapping[str, Metrics]) -> None
     run.figure(
         "control",
         partial(_control, config, found),
-        "Share of profiles that pass the local test by radius and tolerance; random profiles are "
-        "the control.",
+        "Share of exactly certified profiles that pass the local test by radius and tolerance. "
+        "Dotted: random profiles as drawn; the others are the best few of many ends, and open "
+        "marks the best few of as many random profiles, the control.",
     )
 
 
@@ -89,7 +91,8 @@ def _pareto(config: Any, found: Mapping[str, Metrics]) -> Any:
     for axis, (name, game) in zip(axes.reshape(-1), found.items(), strict=False):
         hull = np.array(game["frontier"])
         hull = hull[np.argsort(hull[:, 0])]
-        axis.plot(hull[:, 0], hull[:, 1], "-", color="0.6", linewidth=1, label="mediated outcomes")
+        style = {"color": "0.6", "linewidth": 1, "markersize": 4}
+        axis.plot(hull[:, 0], hull[:, 1], ".-", label="mediated outcomes", **style)
         known, silent = np.array(game["full_revelation"]), np.array(game["no_information"])
         axis.plot(*known, "x", color="0", markersize=10, markeredgewidth=2, label="full revelation")
         axis.plot(*silent, "+", color="0", markersize=10, markeredgewidth=2, label="silence")
@@ -97,7 +100,7 @@ def _pareto(config: Any, found: Mapping[str, Metrics]) -> Any:
         axis.axhline(known[1], color="0.85", zorder=0)
         for k, (method, title) in enumerate(searching.methods(config).items()):
             points = np.array(
-                [each["after"]["utilities"] for each in game["methods"][method]["found"]]
+                [each["utilities"] for each in verified(config, game, method, "after")]
             ).reshape(-1, 2)
             axis.plot(
                 points[:, 0],
@@ -109,10 +112,7 @@ def _pareto(config: Any, found: Mapping[str, Metrics]) -> Any:
                 label=title,
             )
         own = best(config, game, config.search.kinds[0], "after")
-        above += own is not None and bool(
-            (np.array(own["utilities"]) >= known - 1e-6).all()
-            and (np.array(own["utilities"]) > known + 1e-4).any()
-        )
+        above += bool(against_revelation(config, game, own).strict)
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("utility of sender 0")
         axis.set_ylabel("utility of sender 1")
@@ -129,33 +129,39 @@ def _pareto(config: Any, found: Mapping[str, Metrics]) -> Any:
 
 def _control(config: Any, found: Mapping[str, Metrics]) -> Any:
     deltas, ratios = config.verify.deltas, config.verify.ratios
-    figure, axes = _axes(1, len(deltas), width=4 * len(deltas) + 1, height=3.6, squeeze=False)
+    figure, axes = _axes(1, len(deltas), width=4 * len(deltas) + 3, height=3.6, squeeze=False)
     first = config.search.kinds[0]
+    shown = {first: TITLES[first]}
+    if "random" in config.search.baselines:
+        shown["random"] = "best random"
     for d, axis in enumerate(axes[0]):
         chance = np.mean([np.array(game["null"]["rates"])[d] for game in found.values()], 0)
         axis.plot(ratios, chance, LINES[3], color="0", marker="x", label="random profiles")
-        for s, (stage, words) in enumerate((("before", "as found"), ("after", "after snap"))):
-            passes = [
-                np.array(each[stage]["passes"])[d]
-                for game in found.values()
-                for each in game["methods"][first]["found"]
-                if each[stage]["kind"] != "sampled"
-            ]
-            if passes:
-                axis.plot(
-                    ratios,
-                    np.mean(passes, 0),
-                    LINES[s],
-                    color=GREYS[s],
-                    marker=MARKS[s],
-                    label=f"{TITLES[first]}, {words}",
-                )
+        for m, method in enumerate(shown):
+            for s, (stage, words) in enumerate(STAGES.items()):
+                passes = [
+                    np.array(each[stage]["passes"])[d]
+                    for game in found.values()
+                    for each in game["methods"][method]["found"]
+                    if each[stage]["kind"] != "sampled"
+                ]
+                if passes:
+                    axis.plot(
+                        ratios,
+                        np.mean(passes, 0),
+                        LINES[s],
+                        color=GREYS[s],
+                        marker=MARKS[s],
+                        fillstyle="none" if m else "full",
+                        label=f"{shown[method]}, {words}",
+                    )
         axis.set_xscale("log")
         axis.set_ylim(-0.02, 1.02)
         axis.set_xlabel("tolerance over radius, spans")
         axis.set_title(f"radius {deltas[d]:g}", fontsize=10)
     axes[0, 0].set_ylabel("share that passes")
-    axes[0, -1].legend(fontsize=8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize=8)
     d, r = list(deltas).index(config.verify.delta), list(ratios).index(config.verify.ratio)
     chance = np.mean([game["null"]["rates"][d][r] for game in found.values()])
     figure.suptitle(
@@ -274,8 +280,10 @@ def draw_known(run: Any, found: Mapping[str, Metrics]) -> None:
 
 def _known(found: Mapping[str, Metrics]) -> Any:
     figure, axes = _axes(1, len(found), width=4 * len(found), height=3.5, squeeze=False)
+    styles = {name: k for k, name in enumerate(found["bilinear"])}  # one a method in every panel
     for axis, (game, curves) in zip(axes[0], found.items(), strict=True):
-        for k, (name, curve) in enumerate(curves.items()):
+        for name, curve in curves.items():
+            k = styles[name]
             steps = np.arange(1, len(curve) + 1) * (10 if game == "zero-sum" else 1)
             axis.plot(steps, curve, LINES[k], color=GREYS[k], label=name)
         axis.set_yscale("log")

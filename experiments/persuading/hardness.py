@@ -13,6 +13,7 @@ from rflib.train.study import study
 from rflib.train.task import Cell, Key, Metrics, Study
 
 FROM = 4  # signals from which the slope is fitted: below, the solver's overhead hides it
+ENOUGH = 500  # action profiles of a program whose time is that of solving it
 PUBLIC = 1000  # action profiles up to which the public-persuasion view is solved beside it
 SOLVERS = ("every action profile", "pruned", "breakpoints")
 TEXT = (
@@ -112,22 +113,33 @@ def state(config: Any, run: Any, found: Mapping[str, Metrics]) -> None:
         f"signals, from {FROM} on; the program over every action profile has A^T blocks.",
     )
     worst = max(each["disagreement"] for each in found.values())
-    shares = [
-        row[SOLVERS[0]] / row["log actions"] for row in rows if row.get(SOLVERS[0]) is not None
-    ]
+    fitted = [row for row in rows if row.get(SOLVERS[0]) is not None]
+    shares = [row[SOLVERS[0]] / row["log actions"] for row in fitted]
     if not shares:
         run.claim("C2", TEXT, measured=None, verdict="undecided",
                   reason=f"needs three points from {FROM} signals on")  # fmt: skip
         return
+    verdict, reason = _verdict(fitted, config.expect.slope, found)
     run.claim(
         "C2",
         TEXT,
         measured=", ".join(f"{share:.2f}" for share in shares),
         unit="slope of log time in units of log A, one a size; the public-persuasion view agrees "
         f"to {worst:.0e}",
-        verdict=_verdict(shares, config.expect.slope),
+        verdict=verdict,
+        reason=reason,
     )
 
 
-def _verdict(shares: Sequence[float], least: float) -> str:
-    return "holds" if min(shares) > least else "refuted"
+def _verdict(
+    rows: Sequence[Mapping[str, Any]], least: float, found: Mapping[str, Metrics]
+) -> tuple[str, str]:
+    """(verdict, reason): small programs do not refute, as what they take is not solving them."""
+    slow = [row for row in rows if row[SOLVERS[0]] <= least * row["log actions"]]
+    if not slow:
+        return "holds", ""
+    for row in slow:
+        far = curves(found, row["states"], row["actions"])[SOLVERS[0]][-1, 0]
+        if row["actions"] ** far >= ENOUGH:
+            return "refuted", ""
+    return "undecided", f"the largest program has fewer than {ENOUGH} action profiles"

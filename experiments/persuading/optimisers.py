@@ -131,21 +131,32 @@ def state_known(run: Any, found: Mapping[str, Metrics]) -> None:
 def learned_table(config: Any, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
     """One row an optimiser, on the fields of the first network: what its ends are worth."""
     first = config.search.kinds[0]
+    titles = {
+        method: title
+        for method, title in searching.methods(config).items()
+        if searching.network_of(method) == first
+    }
+    certified = {
+        name: {method: best(config, game, method, "after") for method in titles}
+        for name, game in found.items()
+    }
     rows = []
-    for method, title in searching.methods(config).items():
-        if searching.network_of(method) != first:
-            continue
+    for method, title in titles.items():
         own = [game["methods"][method] for game in found.values()]
+        # Sums are compared over the games in which every optimiser has one.
         sums = [
-            relative(np.array(each["utilities"]), np.array(game["spans"])).sum()
-            for game in found.values()
-            if (each := best(config, game, method, "after")) is not None
+            relative(np.array(each["utilities"]), np.array(found[name]["spans"])).sum()
+            for name, row in certified.items()
+            if None not in row.values() and (each := row[method]) is not None
         ]
         closed = [each["closed_form"] for each in own if each["closed_form"] is not None]
         rows.append(
             {
                 "method": title,
                 "best true sum of an end": float(np.mean([each["best_sum"] for each in own])),
+                "games with a certified equilibrium": float(
+                    np.mean([row[method] is not None for row in certified.values()])
+                ),
                 "best certified sum": float(np.mean(sums)) if sums else None,
                 "distinct ends": float(np.mean([each["distinct"] for each in own])),
                 "ends that pass the exact test": float(np.mean(closed)) if closed else None,

@@ -58,6 +58,10 @@ def last_metrics(path: Path) -> dict[str, Any]:
     return last
 
 
+def _nested(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and len(value) > 8)
+
+
 def write(workdir: Path, status: str) -> dict[str, Any]:
     """Writes both files and returns the report."""
     report = build(workdir, status)
@@ -73,8 +77,11 @@ def markdown(report: Mapping[str, Any], workdir: Path, width: int | None = None)
     if report["claims"]:
         rows = claims.claim_rows(report["claims"])
         parts += ["## Claims", claims.markdown_table(rows, width)]
-    if report["metrics"]:
-        rows = [{"metric": name, "value": value} for name, value in report["metrics"].items()]
+    # Lists and records (a cell's curves, policies) are in metrics.jsonl; in a cell of a table they
+    # would make every row as long.
+    plain = {name: value for name, value in report["metrics"].items() if not _nested(value)}
+    if plain:
+        rows = [{"metric": name, "value": value} for name, value in plain.items()]
         parts += ["## Metrics", claims.markdown_table(rows)]
     for table in report["tables"]:
         text = (workdir / "tables" / f"{table['name']}.md").read_text().strip()

@@ -1,5 +1,6 @@
 """The persuasion experiment: its config, a small run of all parts, and what decides its claims."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -19,6 +20,7 @@ from experiments.persuading import (
     games,
     hardness,
     networks,
+    optimisers,
     searching,
     surfaces,
     truth,
@@ -109,6 +111,7 @@ def test_a_run_ends_with_every_claim_table_and_figure(finished: tuple[Path, Any]
     path, _ = finished
     found = report(path)
     names = {claim["id"] for claim in found["claims"]}
+    assert {"C3 control as found", "C3 control after snap"} <= names
     assert {"C2", "C3", "C4", "C4 unmatched", "C5", "C5 as found", "surface"} <= names
     assert {"C5 common interest dnl", "C5 control iterated", "extra-gradient"} <= names
     verdicts_ = {claim["id"]: claim["verdict"] for claim in found["claims"]}
@@ -121,6 +124,24 @@ def test_a_run_ends_with_every_claim_table_and_figure(finished: tuple[Path, Any]
     for name in ("games", "approximation", "equilibria", "control", "interests", "optimisers",
                  "refinement", "hardness"):  # fmt: skip
         assert (path / "tables" / f"{name}.csv").read_text().count("\n") > 1, name
+
+
+def test_certified_profiles_can_be_judged_again(finished: tuple[Path, Any]) -> None:
+    path, config = finished
+    with (path / "equilibria" / "certified.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    methods = searching.methods(config)
+    assert len(rows) == 3 * 2 * len(methods)  # games, stages
+    found = sorted((path / "equilibria").glob("*aligned-*.json"))
+    assert found
+    game = data.read_game(path / "games" / "2x2x2x2-aligned.npz")
+    for file in found:
+        kept = json.loads(file.read_text())
+        values = outcome(game, data.read_policies(file, game), kept["tie"]).utilities
+        np.testing.assert_allclose(values, kept["utilities"], atol=1e-12)
+        assert kept["gains"][1] <= 0.005
+    report = (path / "report.md").read_text()
+    assert max(map(len, report.splitlines())) < 2000
 
 
 def test_every_config_key_was_read(finished: tuple[Path, Any]) -> None:
@@ -290,6 +311,70 @@ def test_the_best_equilibrium_is_certified_and_has_the_largest_sum() -> None:
     assert equilibria.best(config, game, "dnl", "after")["utilities"][0] == 0.7
 
 
+class Said:
+    """A run that remembers its claims."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, dict[str, Any]] = {}
+
+    def claim(self, name: str, text: str, **rest: Any) -> None:
+        self.claims[name] = rest
+
+
+def judged(own: float, rival: float) -> dict[str, Any]:
+    """A game in which the first method's and the control's candidate gain this much."""
+
+    def one(gain: float) -> dict[str, Any]:
+        each = {"utilities": [0.5, 0.5], "gains": [gain] * 3, "kind": "exact-global"}
+        return {"found": [{"seed": 0, "before": each, "after": each}]}
+
+    return {
+        "spans": [1.0, 1.0],
+        "null": {"rates": np.zeros((3, 4))},
+        "methods": {"dnl": one(own), "random": one(rival)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("own", "rival", "verdict", "control"),
+    [
+        (0.0, 1.0, "holds", "holds"),
+        (0.0, 0.0, "holds", "undecided"),  # no single random profile passes, but the best does
+        (1.0, 1.0, "refuted", "undecided"),
+        (1.0, 0.0, "refuted", "refuted"),
+    ],
+)
+def test_equilibria_are_found_more_often_than_by_chance_with_the_same_selection(
+    own: float, rival: float, verdict: str, control: str
+) -> None:
+    said = Said()
+    verdicts._c3(small(), said, {str(k): judged(own, rival) for k in range(12)})
+    assert said.claims["C3"]["verdict"] == verdict
+    assert said.claims["C3 control after snap"]["verdict"] == control
+    verdicts._c3(small(search__baselines=()), said, {"0": judged(own, rival)})
+    assert said.claims["C3 control after snap"]["verdict"] == "undecided"
+
+
+def test_only_profiles_that_pass_an_exact_test_are_verified() -> None:
+    game = judged(0.006, 0.0)
+    assert equilibria.verified(small(), game, "dnl", "after") == []
+    assert len(equilibria.verified(small(), game, "random", "after")) == 1
+
+
+def test_optimisers_are_compared_where_all_of_them_have_an_equilibrium() -> None:
+    first, second = judged(0.0, 0.0), judged(1.0, 0.0)
+    for game, gain in ((first, 0.0), (second, 0.0)):
+        for method in ("dnl optimistic", "dnl simultaneous"):
+            game["methods"][method] = judged(gain, 0.0)["methods"]["dnl"]
+        for each in game["methods"].values():
+            each |= {"best_sum": 1.0, "distinct": 1, "closed_form": None}
+    second["methods"]["dnl optimistic"]["found"][0]["after"]["utilities"] = [9.0, 9.0]
+    config = small(search__kinds=("dnl",))
+    rows = optimisers.learned_table(config, {"one": first, "two": second})
+    assert [row["best certified sum"] for row in rows] == [1.0, 1.0, 1.0]
+    assert [row["games with a certified equilibrium"] for row in rows] == [0.5, 1.0, 1.0]
+
+
 def test_full_revelation_dominates_nothing_and_an_absent_equilibrium_neither() -> None:
     config = small()
     game = games.size_classes(config)[0].games[0]
@@ -344,6 +429,19 @@ def test_the_slope_of_exponential_times_is_its_rate() -> None:
     curve = np.array([[t, 1e-3 * 3.0**t] for t in range(2, 9)])
     assert abs(hardness.slope(curve) - np.log(3)) < 1e-12
     assert hardness.slope(curve[:4]) is None
+
+
+def test_small_programs_do_not_refute_hardness() -> None:
+    def timed(signals: int) -> dict[str, Any]:
+        return {
+            f"2 states, 2 actions, {t} signals": {"seconds": {hardness.SOLVERS[0]: 0.01}}
+            for t in range(2, signals + 1)
+        }
+
+    rows = [{"states": 2, "actions": 2, "log actions": np.log(2), hardness.SOLVERS[0]: 0.0}]
+    assert hardness._verdict(rows, 0.5, timed(7))[0] == "undecided"
+    assert hardness._verdict(rows, 0.5, timed(10))[0] == "refuted"
+    assert hardness._verdict([rows[0] | {hardness.SOLVERS[0]: 0.6}], 0.5, timed(7))[0] == "holds"
 
 
 def test_a_slice_keeps_rows_on_their_simplices_and_moves_two_probabilities() -> None:

@@ -177,9 +177,10 @@ def certify(
     tie: the receiver's rule. norm: of the neighbourhoods, "inf" or "l2" (of the whole policy of
     a sender); exact local gains are for "inf", so that "l2" is sampled. deviations, seed: of the
     sampling verifier, which is asked where an exact one is not available, and by itself if
-    local_cap is 0. local_cap: most linear programs of an exact local gain. global_cap: most action profiles of a
-    global one. reach_cap: most linear programs for the global gain of a sender with fewer signals
-    than its unlimited best response uses; above it that response's value is an "upper bound".
+    local_cap is 0. local_cap: most linear programs of an exact local gain. global_cap: most action
+    profiles of a global one. reach_cap: most linear programs for the global gain of a sender with
+    fewer signals than its unlimited best response uses; above it that response's value is an
+    "upper bound".
     sampler: as `sampled_gain`.
 
     Raises:
