@@ -16,6 +16,7 @@ from rflib.methods.persuasion import baselines, sampling
 from rflib.methods.persuasion.game import Game, outcome, relative, spans
 from rflib.methods.persuasion.iterated import iterated_best_response
 from rflib.methods.persuasion.oracle import Payoffs
+from rflib.methods.persuasion.search import KINDS as OPTIMISERS
 from rflib.methods.persuasion.search import Search, exact_rows, learned, trajectories
 
 KEPT = 50  # iterates of a search
@@ -25,7 +26,6 @@ BASELINES = {
     "iterated": "iterated exact best response",
     "random": "random profiles (control)",
 }
-OPTIMISERS = ("extragradient", "optimistic", "simultaneous", "mirror_prox")
 
 
 class Ends(NamedTuple):

@@ -117,15 +117,18 @@ def state(config: Any, run: Any, found: Mapping[str, Metrics]) -> None:
         each = found[f"interest 1 {method}"]
         best = each["best"]
         exact = best["kind"] == "exact-global"
-        reached = each["reached_after"] >= config.expect.share
+        stable = exact and best["gap"] <= config.verify.ratio * config.verify.delta
+        reached = stable and each["reached_after"] >= config.expect.share
         run.claim(
             f"C5 common interest {method}",
             f"{TEXT}: {title}",
             measured=f"{each['reached_before']:.2f} of starts as found, "
             f"{each['reached_after']:.2f} after snap; the best one's global gain "
-            f"{best['gap']:.1e} spans, {best['kind']}",
+            f"{'unknown' if best['gap'] is None else format(best['gap'], '.1e')} spans, "
+            f"{best['kind']}",
             unit=f"share of starts at {config.expect.optimum:g} or more for each sender; "
-            f"{config.expect.share:.2f} asked for",
+            f"{config.expect.share:.2f} asked for, and of the best one a global gain of at most "
+            f"{config.verify.ratio * config.verify.delta:g} spans",
             verdict="undecided" if not exact else "holds" if reached else "refuted",
             reason="" if exact else "no exact certificate",
         )

@@ -255,6 +255,11 @@ def _c5(config: Any, run: Any, found: Mapping[str, Metrics]) -> None:
             _against(config, run, found, other)
 
 
+def _ends(found: Mapping[str, Metrics], method: str) -> str:
+    """How many ends a game, over all seeds, the best was chosen from: more are an advantage."""
+    return f"{np.mean([game['methods'][method]['ends'] for game in found.values()]):.0f}"
+
+
 def _against(config: Any, run: Any, found: Mapping[str, Metrics], other: str) -> None:
     """DNL's best against another method's, by Pareto order and by the sum of utilities."""
     titles = searching.methods(config)
@@ -283,7 +288,8 @@ def _against(config: Any, run: Any, found: Mapping[str, Metrics], other: str) ->
     run.claim(
         f"C5 {'' if matched else 'control '}{other}",
         C5.format(f"those of: {titles[other]}"),
-        measured=f"{counts}; score {effect}; sum of utilities {total}",
+        measured=f"{counts}; score {effect}; sum of utilities {total}; of {_ends(found, 'dnl')} "
+        f"ends a game against {_ends(found, other)}",
         unit="Pareto order of the best certified ones a game (win 1, loss -1) and difference in "
         "spans, 95 % intervals over games",
         verdict=verdict,

@@ -308,7 +308,8 @@ def test_the_best_equilibrium_is_certified_and_has_the_largest_sum() -> None:
             }
         },
     }
-    assert equilibria.best(config, game, "dnl", "after")["utilities"][0] == 0.7
+    chosen = equilibria.best(config, game, "dnl", "after")
+    assert chosen is not None and chosen["utilities"][0] == 0.7
 
 
 class Said:
@@ -359,6 +360,29 @@ def test_only_profiles_that_pass_an_exact_test_are_verified() -> None:
     game = judged(0.006, 0.0)
     assert equilibria.verified(small(), game, "dnl", "after") == []
     assert len(equilibria.verified(small(), game, "random", "after")) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "gap", "reached", "verdict"),
+    [
+        ("exact-global", 0.0, 0.5, "holds"),
+        ("exact-global", 0.0, 0.2, "refuted"),
+        ("exact-global", 0.1, 0.5, "refuted"),  # an exact number, and no equilibrium
+        ("exact-local", None, 0.5, "undecided"),
+    ],
+)
+def test_common_interest_asks_for_an_equilibrium_and_not_only_for_utility(
+    kind: str, gap: float | None, reached: float, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, config = Said(), small(search__kinds=("dnl",), search__optimisers=())
+    monkeypatch.setattr(Said, "table", lambda *_, **__: None, raising=False)
+    each = {
+        "sum_before": 1.0, "sum_after": 1.2, "optimum": 1.2, "snapped": 2, "unsettled": 0.0,
+        "reached_before": 0.0, "reached_after": reached, "best": {"kind": kind, "gap": gap},
+    }  # fmt: skip
+    names = [f"interest {t:g} {m}" for t in (0, 1) for m in searching.methods(config)]
+    truth.state(config, said, dict.fromkeys(names, each))
+    assert said.claims["C5 common interest dnl"]["verdict"] == verdict
 
 
 def test_optimisers_are_compared_where_all_of_them_have_an_equilibrium() -> None:
