@@ -28,20 +28,26 @@ def main(config: Any, run: Any) -> None:
         regression,
         spectrum,
     )
+    from experiments.jacobian_regularisation.checks import check_config, check_rows
     from experiments.jacobian_regularisation.data import labelled
 
-    studies = {
-        "kernel_init": lambda: kernel_init.run_study(config, run),
-        "constancy": lambda: constancy.run_study(config, run, labelled(config, run)),
-        "dynamics": lambda: dynamics.run_study(config, run, labelled(config, run)),
-        "spectrum": lambda: spectrum.run_study(config, run, labelled(config, run)),
-        "features": lambda: features.run_study(config, run, labelled(config, run)),
-        "regression": lambda: regression.run_study(config, run, labelled(config, run)),
+    on_rows = {
+        "constancy": constancy,
+        "dynamics": dynamics,
+        "spectrum": spectrum,
+        "features": features,
+        "regression": regression,
     }
+    studies: dict[str, Any] = {"kernel_init": kernel_init, **on_rows}
     chosen = {name: choose("config.exp", name, studies) for name in distinct("exp", config.exp)}
+    check_config(config)
+    raw = ()
+    if chosen.keys() & on_rows.keys():
+        raw = (labelled(config, run),)
+        check_rows(config, raw[0])
     found = {}
     for name, study in chosen.items():
-        found[name] = study()
+        found[name] = study.run_study(config, run, *(raw if name in on_rows else ()))
         figures.draw(config, run, name, found[name])
     claims.state(config, run, found)
 

@@ -27,6 +27,7 @@ PROBED = (64, 128, 256)  # widths whose networks are drawn to see how their kern
 DRAWN = 3  # networks of each
 PROBED_ROWS = 32  # of the data
 CLOSE = 0.1  # of the limit kernel's rms: what the recommended width comes down to
+SANE = (1e-12, 1e12)  # of lam, kappa and lr: beyond, squares and quotients overflow
 FLATTER = 0.1  # share of the slope that the penalty takes away once it is said to bind
 
 
@@ -45,8 +46,8 @@ def advise(
     """
     given = {name: number(name, value) for name, value in numbers.items()}
     for name in ("lam", "kappa", "lr"):
-        checks.in_range(f"--{name}", given[name], 0, open_low=True)
-    most = checks.positive_int("--rows", given["rows"])
+        checks.in_range(f"--{name}", given[name], *SANE)
+    most = int(checks.in_range("--rows", checks.positive_int("--rows", given["rows"]), 2))
     seed = checks.positive_int("--seed", given["seed"], zero=True)
     host.compilation_cache(True)
     raw = _read(csv or "", label or "", positive or "", columns or "")
@@ -57,12 +58,18 @@ def advise(
     advice = as_dict(found, raw, given["lam"], given["lr"]) | {
         "width": width,
         "width_slope": -exponent,
+        "repeated_rows": repeated(x),
         **slopes(found, x, y, given["lam"]),
     }
     print(text(found, advice))
     if output:
         files.write_json(Path(output), advice)
         print(f"\nwritten to {output}")
+
+
+def repeated(x: np.ndarray) -> int:
+    """How many rows [N, d] are those of an earlier row, but for rounding."""
+    return len(x) - len(np.unique(x.round(12) + 0.0, axis=0))  # + 0.0: -0 is 0
 
 
 def slopes(found: Advice, x: np.ndarray, y: np.ndarray, lam: float) -> dict[str, float]:
@@ -189,8 +196,7 @@ def text(found: Advice, advice: dict[str, Any]) -> str:
         markdown_table(table),
         "",
         f"Recommended: {advice['activation']}, depth {advice['depth']} ({known}; effective rank "
-        f"{rank}), width from about {_width(advice['width'])} on (kernel within {CLOSE:.0%} of its "
-        f"limit; error falls as n^({advice['width_slope']:.2f})).",
+        f"{rank}), {_width(advice['width'], advice['width_slope'])}.",
         f"Time scales 1/rate, mean loss: fastest {scales.fastest:.3g}, median {scales.median:.3g}, "
         f"slowest {scales.slowest:.3g}; in steps of {lr:g}: {scales.fastest / lr:.3g}, "
         f"{scales.median / lr:.3g}, {scales.slowest / lr:.3g}. Gradient descent needs steps below "
@@ -199,9 +205,20 @@ def text(found: Advice, advice: dict[str, Any]) -> str:
         f"At t = infinity, whatever lambda: leave-one-out error {advice['leave_one_out_rmse']:.3f} "
         f"rms{right}.",
     ]
+    if advice["repeated_rows"]:
+        lines[-1] += (
+            f" {advice['repeated_rows']} of the rows used are copies of others, once of unit norm: "
+            "the kernels are singular at every depth, and leave-one-out sees the copies."
+        )
     return "\n".join(lines)
 
 
-def _width(width: float) -> str:
-    """Rounded up to a power of two."""
-    return "no width" if math.isinf(width) else f"{2 ** math.ceil(math.log2(max(width, 1)))}"
+def _width(width: float, slope: float) -> str:
+    """In words, rounded up to a power of two."""
+    if math.isinf(width):
+        return f"no width seen: the kernel's error did not fall from n = {PROBED[0]} on"
+    power = 2 ** math.ceil(math.log2(max(width, 1)))
+    return (
+        f"width from about {power} on (kernel within {CLOSE:.0%} of its limit; error falls as "
+        f"n^({slope:.2f}))"
+    )

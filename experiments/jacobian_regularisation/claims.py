@@ -222,7 +222,7 @@ def _trajectories(config: Any, run: Any, claim: Any, found: Dynamics) -> None:
         "C5",
         measured=f"deviations fall with every width: {', '.join(_names(falling))}; sign of test "
         f"predictions agrees on {agree:.1%} of {wide.test.shape[2]} rows at n = {wide.width}",
-        unit=f"share of test rows (>= {least:.0%})",
+        unit=f"share of test rows (> {least:.0%})",
         verdict=verdict(all(falling.values()) and agree > least),
     )
 
@@ -312,7 +312,7 @@ def _spectrum(config: Any, run: Any, claim: Any, found: Mapping[str, Any]) -> No
             and all(deeper(plain, with_slopes) for plain, with_slopes in needed.values())
         ),
     )
-    table, said, earlier = [], [], []
+    table, said, verdicts = [], [], []
     for name, m in exact.items():
         rounding = 100 * EPS * np.array(m["largest"])
         row = {"activation": name, "paper": positive.get(name), "float64": first_positive(m)}
@@ -325,23 +325,36 @@ def _spectrum(config: Any, run: Any, claim: Any, found: Mapping[str, Any]) -> No
         said.append(f"{name}: " + ", ".join(
             f"{key} {'never' if value is None else value}" for key, value in row.items()
             if key not in ("activation", "paper")))  # fmt: skip
-        known, clear = positive.get(name), row["float64, above rounding"]
-        if known is None:
-            continue
-        if min(config.spectrum.depths) < known:
-            earlier.append(clear is not None and clear < known)
+        if name in positive:
+            verdicts.append(depth_verdict(m["depths"], row["float64, above rounding"],
+                                          positive[name]))  # fmt: skip
     run.table("full_rank", table, caption="First depth from which on the smallest eigenvalue of "
               "the JNTK stays positive (or above a threshold), by arithmetic; few, joint and pairs "
               f"on {config.spectrum.sampled_rows} rows.")  # fmt: skip
-    decided = bool(earlier)
+    decided = [word for word in verdicts if word != "undecided"]
+    word = "undecided" if not decided else "refuted" if "refuted" in decided else "holds"
     claim(
         "C7 depth",
         measured="; ".join(said),
         unit="first depth from which on it is positive",
         paper=", ".join(f"{name} {depth}" for name, depth in positive.items()),
-        verdict=("refuted" if any(earlier) else "holds") if decided else "undecided",
-        reason="" if decided else "no activation and depth of the paper was run",
+        verdict=word,
+        reason="" if decided else "needs an activation of the paper, at its depth and below",
     )
+
+
+def depth_verdict(depths: Sequence[int], found: int | None, paper: int) -> str:
+    """Whether full rank begins at the first depth tried from the paper's on.
+
+    found: the depth at which it begins. Below the paper's depth it refutes the claim, whatever else
+    was tried; otherwise depths on both sides of the paper's are needed.
+    """
+    if found is not None and found < paper:
+        return "refuted"
+    deep = [depth for depth in depths if depth >= paper]
+    if not deep or min(depths) >= paper:
+        return "undecided"
+    return verdict(found == min(deep))
 
 
 LABELS = {

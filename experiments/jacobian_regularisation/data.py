@@ -1,6 +1,5 @@
 """The rows of the studies: forest fires, a set that ships, or a CSV file of your own."""
 
-import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from rflib.core import checks
-from rflib.core.errors import UserError
-from rflib.data import read_bytes
 from rflib.methods.jacobian_ntk import data as sets
 
 NAMES = ("algerian", *sets.SETS, "generated")
@@ -52,20 +49,12 @@ def own(
     Raises:
         UserError: no such file, or as `rflib.methods.jacobian_ntk.data.read_table`.
     """
-    raw = sets.read_table(path, label or _last(path), features=columns, positive=positive)
+    raw = sets.read_table(path, label, features=columns, positive=positive)
     kinds = set(np.unique(raw.y).tolist())
-    if len(kinds) < 2:
-        raise UserError(f"{path}: all labels in column {label or _last(path)!r} are {kinds.pop()}")
     if kinds <= {-1.0, 1.0}:
         return raw
     y = 2 * raw.y - 1 if kinds <= {0.0, 1.0} else (raw.y - raw.y.mean()) / raw.y.std()
     return raw._replace(y=y)
-
-
-def _last(path: str | Path) -> str:
-    lines = read_bytes(path).decode("utf-8-sig").splitlines() or [""]
-    separator = max(",;\t", key=lines[0].count)
-    return next(csv.reader(lines[:1], delimiter=separator), [""])[-1].strip()
 
 
 def binary(y: np.ndarray) -> bool:

@@ -77,8 +77,14 @@ def table(config: Any, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
                     "exact Nash": _mean([gap <= 1e-9 for gap in known]),
                 }
                 | (ends if stage == "before" else dict.fromkeys(ends))
+                | {"snap settled": _settled(own) if stage == "after" else None}
             )
     return rows
+
+
+def _settled(own: Sequence[Metrics]) -> float | None:
+    """The share of snapped profiles from which no sender wants to move on."""
+    return _mean([each["after"]["settled"] for game in own for each in game["found"]])
 
 
 def _volume(config: Any, game: Metrics, method: str, stage: str) -> float:
@@ -155,7 +161,8 @@ def state(config: Any, run: Any, found: Mapping[str, Metrics]) -> None:
         "utilities, of the best few of all ends (and seeds). Shares of all games; the least gain "
         "(in spans, over senders), the ratio of sums, the global gain and 'exact Nash' are over "
         "games with such an equilibrium. Ends: shares of all of them, before any selection; those "
-        "that pass the same test are known with two states and two signals only.",
+        "that pass the same test are known with two states and two signals only. Snap settled: of "
+        "all snapped profiles. In equilibria/: the best ones for `certify`, and all of them.",
     )
     run.table(
         "equilibria_games",
