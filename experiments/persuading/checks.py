@@ -61,6 +61,13 @@ def _training(config: Any, parts: set[str], classes: Sequence[SizeClass]) -> Non
             f"config.data.profiles={count} with config.data.validation={config.data.validation} "
             "leaves no profile to validate on: take more, or 0"
         )
+    if positive_int("config.evals.patience", config.evals.patience, zero=True) and not (
+        held and positive_int("config.evals.every", config.evals.every, zero=True)
+    ):
+        raise UserError(
+            f"config.evals.patience={config.evals.patience} needs config.evals.every and "
+            "config.data.validation above 0: there is nothing to stop on"
+        )
     batch = positive_int("config.batch", config.batch)
     if batch > count - held:
         raise UserError(

@@ -529,6 +529,8 @@ def test_classes_are_named_by_the_games_that_are_played() -> None:
         ({"data__profiles": 5, "batch": 2}, "leaves no profile to validate on"),
         ({"batch": 1000}, "config.batch=1000 must be at most 180"),
         ({"optim__lr": 0.0}, "config.optim.lr=0.0"),
+        ({"evals__patience": 2}, "config.evals.patience=2 needs"),
+        ({"evals__patience": -1}, "config.evals.patience=-1"),
         ({"model__piece": "tan"}, "did you mean 'tanh'"),
         ({"model__kinds": ("dnl", "dnl"), "search__kinds": ("dnl",)}, "config.model.kinds"),
         ({"search__kinds": ()}, "config.search.kinds=()"),
