@@ -131,7 +131,7 @@ def get_config(variant: str = "default") -> ConfigDict:
 
     c.expect = ConfigDict()
     c.expect.slope = (-0.65, -0.35)  # of log error on log width
-    c.expect.agree = 0.95  # least share of test rows on which network and kernel agree in sign
+    c.expect.agree = 0.95  # share of test rows above which network and kernel agree in sign enough
     c.expect.exact = 1e-10  # largest relative difference that counts as none
     c.expect.noise = 1.5  # largest error of a covariance over its sampling error (ours)
     c.expect.weak = 0.3  # rank correlation below which there is little link (ours)

@@ -84,6 +84,33 @@ def test_own_tables_are_read_by_columns(tmp_path):
         data.read_table(path, "b")
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (b"", {}, "the first line must be a header"),
+        (b"\n\n", {}, "the first line must be a header"),
+        (b"a,y\n\xff,1\n", {}, "no CSV text in UTF-8"),
+        (b"a,y\n", {}, "two rows or more are needed, there are 0"),
+        (b"a,y\n1,2\n", {}, "two rows or more are needed, there are 1"),
+        (b"y\n1\n2\n", {}, "no column of inputs beside the labels 'y'"),
+        (b"a,a,y\n1,2,1\n2,1,2\n", {}, "the header has column 'a' twice"),
+        (b"a,y\n1,1\n2,2\n", {"features": ("a", "a")}, "each of them once"),
+        (b"a,y\n1,1\n2,2\n", {"features": ("a", "y")}, "column 'y' is the label, and among"),
+        (b"a,b,y\n1,2,1\n1,2,2\n", {}, "all rows are alike in a, b"),
+        (b"a,y\n1,1\nnan,2\n", {}, "line 3, column 'a': 'nan' is no finite number$"),
+        (b"a,y\n1,u\n2,v\n", {}, "'u' is no finite number: if labels are words, say which"),
+        (b"a,y\n1,4\n2,4\n", {}, "only the label 4 in column 'y'"),
+    ],
+)
+def test_a_table_that_nothing_can_be_learned_from_is_refused_by_name(
+    tmp_path, text, options, message
+):
+    path = tmp_path / "my.csv"
+    path.write_bytes(text)
+    with pytest.raises(UserError, match=message):
+        data.read_table(path, **options)
+
+
 def test_sets_of_scikit_learn_need_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(UserError, match="pip install scikit-learn"):

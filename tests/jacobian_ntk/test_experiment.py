@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 
 import configs.jacobian_ntk as file
 from experiments import jacobian_ntk
-from experiments.jacobian_regularisation import claims, training
+from experiments.jacobian_regularisation import advise as advice
+from experiments.jacobian_regularisation import checks, claims, kernel_init, training
 from experiments.jacobian_regularisation import data as rows
 from rflib.core import keys
 from rflib.core.errors import UserError
@@ -136,7 +138,11 @@ def smallest(csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     workdir = tmp_path_factory.mktemp("jacobian_ntk") / "smallest"
     config = load_config("jacobian_ntk", "tiny", {**SMALLEST, "data.path": str(csv)})
     seen = set[str]()
-    with Run.open(workdir, config, experiment="jacobian_ntk", quiet=True) as run:
+    with (
+        Run.open(workdir, config, experiment="jacobian_ntk", quiet=True) as run,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(checks, "check_config", lambda _: None)  # looking is not reading
         jacobian_ntk.main(Reading(config, seen), run)
     return workdir, seen, config
 
@@ -178,6 +184,73 @@ def test_an_unknown_study_is_refused_before_anything_runs() -> None:
     config = load_config("jacobian_ntk", "tiny", {"exp": ("kernel_init", "spectra")})
     with pytest.raises(UserError, match="did you mean 'spectrum'"):
         jacobian_ntk.main(config, SimpleNamespace())
+
+
+@pytest.mark.parametrize("variant", file.VARIANTS)
+def test_every_variant_passes_the_checks(variant: str) -> None:
+    checks.check_config(load_config("jacobian_ntk", variant))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("steps", 0, "config.steps=0 must be a whole number"),
+        ("seed", -1, "config.seed=-1 must be a whole number of at least 0"),
+        ("model.activation", "relu", "config.model: activation='relu' has no Jacobian kernel"),
+        ("model.activation", "gelo", "config.model: activation='gelo' is not one of.*'gelu'"),
+        ("model.depth", 0, "config.model: depth=0 must be a whole number"),
+        ("model.kappa", 0.0, r"config.model.kappa=0.0 must lie in \(0"),
+        ("optim.lr", float("inf"), r"config.optim.lr=inf must lie in \(0"),
+        ("optim.lam", -0.1, r"config.optim.lam=-0.1 must lie in \[0"),
+        ("optim.reduction", "total", "'total' is not one of 'mean', 'sum'"),
+        ("kernel_init.widths", (64,), r"kernel_init.widths=\(64,\) must be 2 or more, ascending"),
+        ("kernel_init.depths", (2, 1), "kernel_init.depths=.* ascending"),
+        ("kernel_init.draws", 5, r"config.kernel_init.draws=5 must lie in \[10"),
+        ("constancy.widths", (256, 64), "config.constancy.widths=.* ascending"),
+        ("dynamics.test_rows", 0, "config.dynamics.test_rows=0 must be"),
+        ("spectrum.activations", ("relu",), "config.spectrum.activations: activation='relu'"),
+        ("spectrum.sphere", -1, "config.spectrum.sphere=-1 must be"),
+        ("features.nets", (("erf", 0),), "config.features.nets: depth=0"),
+        ("features.nets", ("erf", "gelu"), r"'erf' must be \(activation, depth\)"),
+        ("features.lams", (0.0, -1.0), r"config.features.lams=-1.0 must lie in \[0"),
+        ("features.attack_lam", 0.5, "config.features.attack_lam=0.5 is not one of"),
+        ("features.tol", 0.0, "config.features.tol=0.0 must lie in"),
+        ("regression.times", (1.0, "late"), "config.regression.times='late' must be a number"),
+        ("regression.ridges", (0.0,), r"config.regression.ridges=0.0 must lie in \(0"),
+        ("expect.slope", (-0.3, -0.6), "config.expect.slope"),
+        ("data.name", "fires", "config.data.name='fires' is not one of"),
+        ("data.standardise", "none", "config.data.standardise='none' is not one of"),
+        ("data.split", -1, "config.data.split=-1 must be"),
+    ],
+)
+def test_a_mistake_in_the_config_is_named_before_anything_runs(
+    key: str, value: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config("jacobian_ntk", "tiny", {"data.name": "generated", key: value})
+    monkeypatch.setattr(kernel_init, "run_study", lambda *_: pytest.fail("it runs"))
+    with pytest.raises(UserError, match=message):
+        jacobian_ntk.main(config, SimpleNamespace(note=lambda _: None))
+
+
+def test_keys_of_studies_that_do_not_run_are_not_looked_at() -> None:
+    changes = {"exp": ("regression",), "steps": 0, "features.tol": 2.0, "kernel_init.draws": 1}
+    checks.check_config(load_config("jacobian_ntk", "tiny", changes))
+
+
+def test_data_that_leave_no_test_row_or_need_a_missing_package_end_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_init, "run_study", lambda *_: pytest.fail("it runs"))
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    run = SimpleNamespace(note=lambda _: None)
+    path = tmp_path / "two.csv"
+    path.write_text("a,y\n1,-1\n2,1\n")
+    for changes, message in (
+        ({"data.path": str(path)}, "two.csv has 2 rows: the studies dynamics"),
+        ({"data.name": "diabetes"}, "pip install scikit-learn"),
+    ):
+        with pytest.raises(UserError, match=message):
+            jacobian_ntk.main(load_config("jacobian_ntk", "tiny", changes), run)
 
 
 # Training.
@@ -271,7 +344,7 @@ def test_labels_of_your_own_are_signs_or_standardised(
 def test_one_class_and_unknown_columns_are_refused_by_name(tmp_path: Path, csv: Path) -> None:
     path = tmp_path / "my.csv"
     path.write_text("a,y\n1,3\n2,3\n")
-    with pytest.raises(UserError, match=r"all labels in column 'y' are 3\.0"):
+    with pytest.raises(UserError, match="only the label 3 in column 'y'"):
         rows.own(path)
     with pytest.raises(UserError, match="no column 'clas'; there is class"):
         rows.own(csv, label="clas")
@@ -305,15 +378,25 @@ def test_advice_on_a_file_needs_no_run(
     assert not list(tmp_path.glob("runs*"))
 
 
+def test_rows_that_are_there_twice_are_said_to_make_the_kernel_singular() -> None:
+    x = sets.unit_rows(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 4.0], [3.0, 6.0]]))
+    assert advice.repeated(x) == 2  # the same directions
+    assert advice.repeated(x[:2]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--lam", "much"), "--lam='much' is not a number"),
         (("--lam", "0"), "--lam=0.0 must lie in"),
+        (("--lam", "inf"), "--lam=inf must lie in"),
         (("--rows", "2.5"), "--rows=2.5 must be a whole number"),
+        (("--rows", "1"), "--rows=1 must lie in [2"),
         (("--kappa", "-1"), "--kappa=-1.0 must lie in"),
+        (("--kappa", "1e-200"), "--kappa=1e-200 must lie in [1e-12"),
         (("--workdir", "runs/x"), "advise works without a run"),
         (("--label", "clas"), "no column 'clas'"),
+        (("--positive", ""), "if labels are words, say which one is positive"),
     ],
 )
 def test_wrong_flags_of_the_advice_end_in_one_line(

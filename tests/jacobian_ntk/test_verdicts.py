@@ -94,6 +94,25 @@ def test_the_jntk_is_more_fragile_if_it_needs_more_layers(
     assert claims.deeper(plain, with_slopes) is expected
 
 
+@pytest.mark.parametrize(
+    ("depths", "found", "expected"),
+    [
+        ((1, 6, 11, 14), 1, "refuted"),
+        ((1, 2, 3), 2, "refuted"),  # the paper's depth need not be tried for that
+        ((1, 6, 11, 14), 11, "holds"),
+        ((1, 6, 12), 12, "holds"),  # the first one tried from 11 on
+        ((1, 6, 11, 14), 14, "refuted"),
+        ((1, 6, 11, 14), None, "refuted"),
+        ((1, 2, 3), None, "undecided"),
+        ((11, 14), 11, "undecided"),
+    ],
+)
+def test_full_rank_from_the_papers_depth_on_needs_depths_on_both_sides(
+    depths: Any, found: int | None, expected: str
+) -> None:
+    assert claims.depth_verdict(depths, found, 11) == expected
+
+
 def test_a_power_law_is_found_with_its_slope_and_a_band_around_it() -> None:
     widths = np.array([64, 128, 256, 512])
     exact = 3 * widths[:, None] ** -0.5 * np.ones((1, 4))

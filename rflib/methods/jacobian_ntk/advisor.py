@@ -187,7 +187,7 @@ def advise(
     Raises:
         UserError: lam <= 0, fewer than two rows, or unequal lengths.
     """
-    checks.in_range("lam", lam, 0, open_low=True)
+    checks.in_range("lam", lam, 0, np.inf, open_low=True, open_high=True)
     if len(x) != len(y) or len(x) < 2:
         raise UserError(
             f"x has {len(x)} rows and y {len(y)}: two or more are needed, one label each"

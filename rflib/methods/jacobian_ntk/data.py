@@ -112,29 +112,27 @@ def _mended(cells: list[str], source: str) -> tuple[list[str], bool]:
 
 
 def read_table(
-    path: str | Path, label: str, *, features: Sequence[str] = (), positive: str = ""
+    path: str | Path, label: str = "", *, features: Sequence[str] = (), positive: str = ""
 ) -> Labelled:
     """Any CSV with a header: numbers in the columns `features`, a label in the column `label`.
 
     Args:
         path: the file, plain or gzip. Separator comma, semicolon or tab, by the header.
+        label: the column of labels; the last one if empty.
         features: names of the d columns; all but the label if empty.
-        label, positive: with `positive`, cells equal to it are +1 and all others −1; without, the
-            labels are numbers.
+        positive: cells of the label equal to it are +1 and all others −1; without, the labels are
+            numbers.
 
     Raises:
-        UserError: no such column (with the nearest ones), a cell that is no finite number (with
-            line and column), no rows, or only one class.
+        UserError: no text, no such column (with the nearest ones), one that is there twice or is
+            input and label at once, a cell that is no finite number (with line and column), fewer
+            than two rows, all labels alike, or all inputs.
     """
-    lines = read_bytes(path).decode("utf-8-sig").splitlines()
-    if not lines:
-        raise UserError(f"{path}: empty")
-    separator = max(",;\t", key=lines[0].count)
-    header, *body = (
-        [cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator)
-    )
+    header, body = _cells(path)
+    label = label or header[-1]
     features = tuple(features) or tuple(name for name in header if name != label)
     places = [_place(path, header, name) for name in (*features, label)]
+    _check_columns(path, features, label)
     x, y = [], []
     for number, row in enumerate(body, 2):
         if not any(row):
@@ -150,27 +148,59 @@ def read_table(
         if positive:
             y.append(1.0 if target == positive else -1.0)
         else:
-            y.append(_number(path, number, label, target))
-    if len(x) < 2 or (positive and len(set(y)) < 2):
-        what = "only one class" if len(x) > 1 else f"{len(x)} rows"
-        raise UserError(f"{path}: {what} in column {label!r} (positive={positive!r})")
+            hint = ": if labels are words, say which one is positive"
+            y.append(_number(path, number, label, target, hint))
+    if len(x) < 2:
+        raise UserError(f"{path}: two rows or more are needed, there are {len(x)}")
+    if len(set(y)) < 2:
+        what = f"only one class, positive={positive!r}," if positive else f"only the label {y[0]:g}"
+        raise UserError(f"{path}: {what} in column {label!r}")
+    if not np.ptp(x, axis=0).any():
+        raise UserError(f"{path}: all rows are alike in {', '.join(features)}")
     return Labelled(Path(path).stem, np.array(x), np.array(y), features, str(path))
+
+
+def _cells(path: str | Path) -> tuple[list[str], list[list[str]]]:
+    """The header, and the lines below it, cells stripped."""
+    try:
+        lines = read_bytes(path).decode("utf-8-sig").splitlines()
+        if not lines or not lines[0].strip():
+            raise UserError(f"{path}: the first line must be a header, it is empty")
+        separator = max(",;\t", key=lines[0].count)
+        header, *body = (
+            [cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator)
+        )
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: no CSV text in UTF-8 ({error})") from error
+    return header, body
+
+
+def _check_columns(path: str | Path, features: tuple[str, ...], label: str) -> None:
+    if not features:
+        raise UserError(f"{path}: there is no column of inputs beside the labels {label!r}")
+    checks.distinct("columns", features)
+    if label in features:
+        raise UserError(f"{path}: column {label!r} is the label, and among the inputs {features}")
 
 
 def _place(path: str | Path, header: list[str], name: str) -> int:
     if name not in header:
         near = checks.nearest(name, header) or header
         raise UserError(f"{path}: no column {name!r}; there is {', '.join(near)}")
+    if header.count(name) > 1:
+        raise UserError(f"{path}: the header has column {name!r} twice")
     return header.index(name)
 
 
-def _number(path: str | Path, line: int, column: str, cell: str) -> float:
+def _number(path: str | Path, line: int, column: str, cell: str, hint: str = "") -> float:
     try:
         value = float(cell)
     except ValueError:
         value = np.nan
     if not np.isfinite(value):
-        raise UserError(f"{path} line {line}, column {column!r}: {cell!r} is no finite number")
+        raise UserError(
+            f"{path} line {line}, column {column!r}: {cell!r} is no finite number{hint}"
+        )
     return value
 
 

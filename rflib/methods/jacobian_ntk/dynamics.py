@@ -138,8 +138,8 @@ def decompose(
     """
     import scipy.linalg
 
-    checks.in_range("lam", lam, 0)
-    checks.in_range("ridge", ridge, 0)
+    checks.in_range("lam", lam, 0, np.inf, open_high=True)
+    checks.in_range("ridge", ridge, 0, np.inf, open_high=True)
     checks.one_of("reduction", reduction, REDUCTIONS)
     size = len(gram)
     if size % checks.positive_int("n", n) or gram.shape != (size, size):

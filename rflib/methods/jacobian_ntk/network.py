@@ -76,7 +76,7 @@ def _each(value: float | tuple[float, ...], depth: int) -> tuple[float, ...]:
 def check(net: Mlp) -> Mlp:
     """`net`, if it is one: else a UserError naming the field."""
     checks.positive_int("depth", net.depth)
-    checks.in_range("kappa", net.kappa, 0, open_low=True)
+    checks.in_range("kappa", net.kappa, 0, np.inf, open_low=True, open_high=True)
     for name in ("sigma_w", "sigma_b"):
         values = _each(getattr(net, name), net.depth)
         if len(values) != net.depth + 1:
