@@ -91,7 +91,7 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.verify.delta = 0.05  # radius that decides, one of deltas
     c.verify.ratio = 0.1  # epsilon / delta that decides, one of ratios
     c.verify.shortlist = 20  # profiles a network that are verified by sampling
-    c.verify.top = 3  # profiles a game and method that get exact certificates
+    c.verify.top = 1  # profiles a game and method that get exact certificates
     c.verify.exact_cap = 5000  # most linear programs of a local certificate
     c.verify.global_cap = 5000  # most action profiles of a global certificate
     c.verify.reach_cap = 0  # most programs for a global gain with fewer signals than states
@@ -100,7 +100,7 @@ def get_config(variant: str = "default") -> ConfigDict:
     c.snap = ConfigDict()
     c.snap.delta = 0.1  # radius of a move
     c.snap.starts = 300  # starts that are snapped in the game of common interest, the first ones
-    c.snap.rounds = 10  # most rounds through the senders
+    c.snap.rounds = 4  # most rounds through the senders
     c.snap.kappa = 1e-5  # margin of the receiver's obedience, in units of max u - min u
 
     c.pareto = ConfigDict()
