@@ -16,6 +16,9 @@ PRINTED = {
 }
 
 
+dual = jax.jit(duals.dual, static_argnums=0)
+
+
 def points() -> list[jax.Array]:
     return [jnp.asarray(each) for each in zip(*POINTS, strict=True)]
 
@@ -24,7 +27,7 @@ def quadrature(first, second, nodes=80, points=POINTS) -> np.ndarray:
     """E[first(u) second(v)] at POINTS by a product rule of its own, in NumPy."""
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
     w = w / w.sum()
-    found = []
+    found, first, second = [], jax.jit(first), jax.jit(second)
     for a, b, s in points:
         u = np.sqrt(a) * z
         v = s / np.sqrt(a) * z[:, None] + np.sqrt(b - s * s / a) * z[None]
@@ -39,7 +42,7 @@ def quadrature(first, second, nodes=80, points=POINTS) -> np.ndarray:
 @pytest.mark.parametrize("name", ["erf", "gelu"])
 def test_duals_are_the_printed_values_and_those_of_quadrature(float64, name):
     phi = duals.ACTIVATIONS[name].phi
-    k = duals.dual(name, *points()).k
+    k = dual(name, *points()).k
     np.testing.assert_allclose(k, PRINTED[name], atol=6e-13, rtol=0)
     # Quadrature of erf at variance 3 is good to 1e-9 only; the printed value pins it.
     np.testing.assert_allclose(k, quadrature(phi, phi, 160), atol=1e-10, rtol=0)
@@ -48,9 +51,9 @@ def test_duals_are_the_printed_values_and_those_of_quadrature(float64, name):
 @pytest.mark.parametrize("name", ["erf", "gelu"])
 def test_derivatives_in_the_covariance_are_expectations_of_derivatives(float64, name):
     phi = duals.ACTIVATIONS[name].phi
-    found = duals.dual(name, *points())
+    found = dual(name, *points())
     _, first, second = (
-        lambda x, order=order: duals.derivatives(phi, jnp.asarray(x), order)[order]
+        jax.jit(lambda x, order=order: duals.derivatives(phi, x, order)[order])
         for order in range(3)
     )
     np.testing.assert_allclose(found.s, quadrature(first, first, 160), atol=1e-9, rtol=0)
@@ -59,30 +62,23 @@ def test_derivatives_in_the_covariance_are_expectations_of_derivatives(float64, 
 
 @pytest.mark.parametrize("name", list(duals.ACTIVATIONS))
 def test_all_derivatives_are_those_of_k_and_second_ones_in_the_variances_follow(float64, name):
-    def k(point):
-        return duals.dual(name, *point).k
-
-    def all_of(point):
-        gradient, hessian = jax.grad(k)(point), jax.hessian(k)(point)
-        third = jax.jacfwd(lambda p: jax.hessian(k)(p)[:, 2])(point)[:, 2]
-        third_ab = jax.grad(lambda p: jax.hessian(k)(p)[0, 1])(point)[2]
-        return gradient, hessian, third, third_ab
-
+    """Each field is a derivative of the one below it, by JAX: one order at a time."""
     every = jnp.stack(points(), 1)
-    gradient, hessian, third, third_ab = jax.jit(jax.vmap(all_of))(every)
-    found = duals.dual(name, *points())
+    slopes = jax.jit(jax.vmap(jax.jacfwd(lambda point: duals.dual(name, *point))))(every)
+    found = dual(name, *points())
     for mine, other in (
-        (found.a, gradient[:, 0]),
-        (found.b, gradient[:, 1]),
-        (found.s, gradient[:, 2]),
-        (found.as_, hessian[:, 0, 2]),
-        (found.bs, hessian[:, 1, 2]),
-        (found.ss, hessian[:, 2, 2]),
-        (found.ss / 4, hessian[:, 0, 1]),
-        (found.ass, third[:, 0]),
-        (found.bss, third[:, 1]),
-        (found.sss, third[:, 2]),
-        (found.sss / 4, third_ab),
+        (found.a, slopes.k[:, 0]),
+        (found.b, slopes.k[:, 1]),
+        (found.s, slopes.k[:, 2]),
+        (found.as_, slopes.a[:, 2]),
+        (found.as_, slopes.s[:, 0]),
+        (found.bs, slopes.b[:, 2]),
+        (found.ss, slopes.s[:, 2]),
+        (found.ss / 4, slopes.a[:, 1]),
+        (found.ass, slopes.as_[:, 2]),
+        (found.bss, slopes.bs[:, 2]),
+        (found.sss, slopes.ss[:, 2]),
+        (found.sss / 4, slopes.as_[:, 1]),
     ):
         np.testing.assert_allclose(mine, other, rtol=1e-11, atol=1e-13)
 
@@ -91,7 +87,7 @@ def test_all_derivatives_are_those_of_k_and_second_ones_in_the_variances_follow(
 def test_quadrature_of_any_smooth_function_gives_all_ten(float64, name):
     act = duals.ACTIVATIONS[name]
     inside = [each[:3] for each in points()]  # the fourth point is beyond 64 nodes for erf
-    exact = act.dual(*inside)
+    exact = dual(name, *inside)
     found = jax.jit(duals.from_function(act.phi).dual)(*inside)
     for mine, other in zip(found, exact, strict=True):
         np.testing.assert_allclose(mine, other, atol=2e-9)
@@ -104,7 +100,7 @@ def test_quadrature_of_a_polynomial_is_exact_and_regular_at_equal_and_zero_input
     act = duals.from_function(cubic, n_quad=8)
     one = jnp.ones(3)
     s = jnp.array([1.0, 0.5, -1.0])
-    np.testing.assert_allclose(jax.jit(act.dual)(one, one, s).k, 6 * s**3, atol=1e-9)
+    np.testing.assert_allclose(jax.jit(lambda s: act.dual(one, one, s).k)(s), 6 * s**3, atol=1e-9)
     np.testing.assert_allclose(duals.second_moment(act), 6, atol=1e-9)
     assert duals.from_function(cubic, n_quad=8) is act
     zero = jnp.zeros(1)
@@ -131,13 +127,13 @@ def test_gelu_is_the_exact_one_and_not_the_usual_approximation(float64):
         return jax.nn.gelu(x, approximate=True)
 
     wide = [(9.0, 9.0, 9.0), (4.0, 4.0, -3.2)]
-    exact = duals.dual("gelu", *(jnp.asarray(each) for each in zip(*wide, strict=True))).k
+    exact = dual("gelu", *(jnp.asarray(each) for each in zip(*wide, strict=True))).k
     assert abs(quadrature(usual, usual, 200, wide) - exact).max() > 1e-4
 
 
 def test_single_precision_stays_single():
     for name in ("erf", "gelu"):
-        for each in duals.dual(name, jnp.float32(1), jnp.float32(1), jnp.float32(0.5)):
+        for each in dual(name, jnp.float32(1), jnp.float32(1), jnp.float32(0.5)):
             assert each.dtype == jnp.float32
 
 

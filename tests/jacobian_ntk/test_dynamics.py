@@ -201,19 +201,25 @@ def test_gradient_of_the_loss_is_that_of_central_differences(float64):
     y, jacobian = data.teacher(x)
     targets = jnp.asarray(make_targets(np.stack([y, y * y], 1), 3, np.stack([jacobian] * 2, 2)))
     params = network.init(jax.random.key(0), net, 3, 6, outputs=2)
-    values = jax.jit(network.all_values, static_argnums=0)
-    call = jax.jit(lambda params: robust_loss(net, params, x, targets[..., 0], lam=0.3))
-    gradient = jax.jit(jax.grad(call))(params)
+
+    @jax.jit
+    def every(params):  # one compilation
+        def one(params):
+            return robust_loss(net, params, x, targets[..., 0], lam=0.3)
+
+        several = robust_loss(net, params, x, targets, lam=0.3)
+        return *jax.value_and_grad(one)(params), several, network.all_values(net, params, x)
+
+    value, gradient, several, found = every(params)
     for name, leaf in params.items():
         way = np.random.default_rng(1).normal(size=leaf.shape)
-        ahead, behind = (call(params | {name: leaf + s * way}) for s in (1e-5, -1e-5))
+        ahead, behind = (every(params | {name: leaf + s * way})[0] for s in (1e-5, -1e-5))
         slope = float(jnp.vdot(gradient[name], way))
         assert slope == pytest.approx(float(ahead - behind) / 2e-5, rel=1e-5, abs=1e-9), name
-    square = (values(net, params, x) - targets) ** 2
+    square = (found - targets) ** 2
     parts = 0.5 * square[:, 0].sum(0) + 0.15 * square[:, 1:].sum((0, 1))
-    assert call(params) == pytest.approx(float(parts[0]) / 4, rel=1e-12)
-    several = jax.jit(lambda params: robust_loss(net, params, x, targets, lam=0.3))
-    assert several(params) == pytest.approx(float(parts.sum()) / 4, rel=1e-12)
+    assert value == pytest.approx(float(parts[0]) / 4, rel=1e-12)
+    assert several == pytest.approx(float(parts.sum()) / 4, rel=1e-12)
 
 
 def test_finite_networks_approach_the_discrete_solution_as_they_widen():
