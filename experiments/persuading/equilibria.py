@@ -24,12 +24,17 @@ Provide = Callable[[SizeClass, str], list[Ends]]
 
 
 class Shortlist(NamedTuple):
-    """Profiles worth an exact certificate, best first: one [K, W, S_j] a sender; their seeds."""
+    """Profiles worth an exact certificate, best first: one [K, W, S_j] a sender; their seeds.
+
+    looked_at, passed: ends that were tested, and those that passed. share: of all last iterates
+    that pass the exact test, None where it has no closed form.
+    """
 
     profiles: tuple[np.ndarray, ...]
     seeds: np.ndarray
     passed: int
     looked_at: int
+    share: float | None
 
 
 def find(
@@ -105,7 +110,7 @@ def _method(config: Any, game: Game, found: Ends) -> Metrics:
         "settled": None if found.settled is None else float(found.settled.mean()),
         "looked_at": chosen.looked_at,
         "passed": chosen.passed,
-        "closed_form": _all_ends(config, game, found),
+        "closed_form": chosen.share,
         "found": [
             _candidate(config, game, [part[k] for part in chosen.profiles], int(chosen.seeds[k]))
             for k in range(len(chosen.seeds))
@@ -126,21 +131,23 @@ def shortlist(config: Any, game: Game, found: Ends) -> Shortlist:
     utilities = np.concatenate([found.utilities, found.best_utilities])
     seeds = np.concatenate([found.seed, found.seed])
     total = exact.relative(utilities, span).sum(1)
-    gains = _closed_form(config, game, profiles, utilities)
+    gains, share = _closed_form(config, game, profiles, utilities), None
+    limit = config.verify.ratio * config.verify.delta
     if gains is None:
         kept = _most_promising(config, utilities, seeds, total)
         gains = np.full(len(seeds), np.inf)
         gains[kept] = [_sampled(config, game, [part[k] for part in profiles]) for k in kept]
     else:
         kept = list(range(len(seeds)))
-    passes = gains <= config.verify.ratio * config.verify.delta
+        share = float((gains[: len(found.seed)] <= limit).mean())
+    passes = gains <= limit
     # Seeds, and the last and the best iterate of a start, may have found the same outcome.
     ordered = np.array(
         sorted(kept, key=lambda k: (not passes[k], -total[k] if passes[k] else gains[k]))
     )
     ordered = ordered[pareto.distinct(utilities[ordered])][: config.verify.top]
     chosen = tuple(part[ordered] for part in profiles)
-    return Shortlist(chosen, seeds[ordered], int(passes[kept].sum()), len(kept))
+    return Shortlist(chosen, seeds[ordered], int(passes[kept].sum()), len(kept), share)
 
 
 def _most_promising(
@@ -182,14 +189,6 @@ def _closed_form(
         for j in range(game.n_senders)
     ]
     return exact.relative(np.stack(values, 1) - utilities, exact.spans(game)).max(1)
-
-
-def _all_ends(config: Any, game: Game, found: Ends) -> float | None:
-    """The share of all last iterates that pass the exact test; where it has a closed form."""
-    gains = _closed_form(config, game, found.last, found.utilities)
-    if gains is None:
-        return None
-    return float((gains <= config.verify.ratio * config.verify.delta).mean())
 
 
 def _candidate(config: Any, game: Game, profile: list[np.ndarray], seed: int) -> Metrics:
