@@ -155,6 +155,7 @@ def _in_training(config: Any, claim: Any, found: Constancy) -> None:
     resamples = config.kernel_init.resamples
     gaps = found.rms.mean(2)  # [widths, steps]
     monotone = bool(np.all(np.diff(gaps, axis=0) < 0))
+    entries = bool(np.all(np.diff(found.largest.mean(2), axis=0) < 0))
     bound = config.expect.slope[1]
     worst = slope(found.widths, found.rms.max(1), resamples=resamples)
     first = slope(found.widths, found.rms[:, 0], resamples=resamples)
@@ -166,7 +167,8 @@ def _in_training(config: Any, claim: Any, found: Constancy) -> None:
     claim(
         "C3 training",
         measured=f"gap at all {len(found.steps)} steps "
-        f"{'falls' if monotone else 'does not fall'} with every width; slope of the largest one "
+        f"{'falls' if monotone else 'does not fall'} with every width (its largest entry "
+        f"{'too' if entries else 'does not'}); slope of the largest one "
         f"{_shown(worst)}, at step 0 {_shown(first)}; weights move {ends[0]:.1e} -> "
         f"{ends[-1]:.1e} (slope {moved.slope:.2f})",
         unit=f"rms gap over kappa^2, n = {found.widths[0]} to {found.widths[-1]}",

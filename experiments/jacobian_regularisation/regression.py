@@ -107,12 +107,16 @@ def _selected(
     """One ridge: what can be said without test rows, and what these say."""
     modes = modes._replace(ridge=ridge)
     outputs = kernel_regression(modes, cross, targets).predictions
-    left = leave_one_out(modes, targets)
-    return {
+    left, y = leave_one_out(modes, targets), targets[:, 0]
+    found = {
         "ridge": ridge,
         "log_evidence": log_evidence(modes, targets),
-        "leave_one_out_rmse": float(np.sqrt(np.mean((left - targets[:, 0]) ** 2))),
-        "leave_one_out_accuracy": float(np.mean(left * targets[:, 0] > 0)),
+        "leave_one_out_rmse": float(np.sqrt(np.mean((left - y) ** 2))),
+    }
+    if rows.binary(y):
+        found["leave_one_out_accuracy"] = float(np.mean(left * y > 0))
+    return {
+        **found,
         **_quality(outputs, part.y_test, eps),
     }
 

@@ -173,10 +173,15 @@ def _assemble(g: Pairs, x: Array, x2: Array) -> Float[Array, "N P M P"]:
     return jnp.concatenate([top, rest], 1)
 
 
+@jax.jit
+def _blocks(g: Pairs, x: Array, x2: Array) -> Blocks:
+    return jnp.swapaxes(_assemble(g, x, x2), 1, 2)
+
+
 def jacobian_nngp(net: Mlp, x: Rows, x2: Columns | None = None) -> Blocks:
     """κ² Σ(x, x'): the covariance of F(x) and F(x') at infinite width; as `jacobian_ntk`."""
     x, x2 = as_inputs(net, x, x2, derivatives=True)
-    return jnp.swapaxes(_assemble(_pairs(net, x, x2, False)[0], x, x2), 1, 2)
+    return _blocks(_pairs(net, x, x2, False)[0], x, x2)
 
 
 def jacobian_ntk(net: Mlp, x: Rows, x2: Columns | None = None) -> Blocks:
@@ -197,7 +202,7 @@ def jacobian_ntk(net: Mlp, x: Rows, x2: Columns | None = None) -> Blocks:
             (not seen when traced: the entries are then infinite or NaN).
     """
     x, x2 = as_inputs(net, x, x2, derivatives=True)
-    return jnp.swapaxes(_assemble(_pairs(net, x, x2, False)[1], x, x2), 1, 2)
+    return _blocks(_pairs(net, x, x2, False)[1], x, x2)
 
 
 @functools.partial(jax.jit, static_argnums=0)
