@@ -171,7 +171,7 @@ def test_ratio_loss_of_a_score_is_twice_the_score_loss_in_the_limit(float64):
 
 
 def test_cross_entropy_of_the_exact_posterior_is_the_conditional_entropy():
-    """The loss of the true posterior, minus the entropy of k_0 given k_t, averaged over the draw."""
+    """The loss of the true posterior is the entropy of k_0 given k_t."""
     process = make_process(SIZE, "song", t_min=0.3, t_max=0.3001)  # one time
     w = float(process.w(0.3))
     joint, _, _ = _joint(w)

@@ -122,7 +122,8 @@ def rate_function(
         found = ratios(network, k, t)
         if guidance is not None:
             found = ratio.guide(found, ratios(guidance[0], k, t), guidance[1])
-        return assemble(found, k, process.size, process.rate(t), rate_at=rate_at, floor=floor)
+        rate = bcast(process.rate(t), k)
+        return assemble(found, k, process.size, rate, rate_at=rate_at, floor=floor)
 
     return rates
 

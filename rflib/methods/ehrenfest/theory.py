@@ -115,10 +115,23 @@ def reverse_law(
 
 
 def tabulate(
-    rates: Callable[[Array, Array], tuple[Array, Array]], ts: Float[Array, " n"], *args: Array
+    rates: RateFunction, process: Process, ts: Float[Array, " n"], dimensions: int
 ) -> tuple[Array, Array]:
-    """(birth, death), [n, ...], of rates(*args, t) at the times ts, one after the other."""
-    return jax.lax.map(lambda t: rates(*args, t)[:2], ts)
+    """(birth, death), [n, D, S + 1, …, S + 1]: rates in every state of a grid at the times ts.
+
+    For `integrate_grid`, which turns them into the exact law that a learned rate model leads to.
+    Births out of the top and deaths out of the bottom are 0.
+    """
+    axes = [jnp.arange(process.size + 1)] * dimensions
+    states = jnp.stack(jnp.meshgrid(*axes, indexing="ij"), -1).reshape(-1, dimensions)
+
+    def at(t: Array) -> tuple[Array, Array]:
+        found = rates(states, t)
+        return found.birth.T, found.death.T
+
+    shape = (len(ts), dimensions) + (process.size + 1,) * dimensions
+    birth, death = jax.lax.map(at, ts)
+    return birth.reshape(shape), death.reshape(shape)
 
 
 def total_jump_rate(
@@ -131,7 +144,7 @@ def total_jump_rate(
     nodes, weights = np.polynomial.legendre.leggauss(count)
     half = (process.t_max - process.t_min) / 2
     ts, k = process.t_min + half * (1 + nodes), jnp.arange(process.size + 1)
-    table = jax.jit(lambda ts: jax.lax.map(lambda t: sum(rates(k, t)[:2]), ts))
+    table = jax.jit(lambda ts: jax.lax.map(lambda t: rates(k, t).birth + rates(k, t).death, ts))
     total = np.asarray(table(jnp.asarray(ts, jnp.result_type(float))))
     each = [p @ r for p, r in zip(map(law, ts), total, strict=True)]
     return float(half * np.dot(weights, each))
