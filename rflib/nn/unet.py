@@ -86,7 +86,7 @@ class ResBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """x + self-attention over all pixels; its last map is 0. q and k are scaled by c^(-1/4) each."""
+    """x + self-attention over all pixels, its last map 0; q and k are scaled by c^(-1/4) each."""
 
     heads: int = 1
     groups: int = 32

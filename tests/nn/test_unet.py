@@ -26,7 +26,7 @@ def _made(**options):
         lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(leaf.size), leaf.shape),
         variables,
     )
-    return net, x, t, cond, variables, moved
+    return jax.jit(net.apply), x, t, cond, variables, moved
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -48,8 +48,7 @@ def test_both_convolutions_and_their_gradients_are_equal(stride, size):
 
 
 def test_network_starts_at_zero_and_can_leave_it():
-    net, x, t, cond, variables, moved = _made()
-    apply = jax.jit(net.apply)
+    apply, x, t, cond, variables, moved = _made()
     out = apply(variables, x, t, cond)
     assert out.shape == (2, 8, 8, 3)
     np.testing.assert_array_equal(out, 0)
@@ -57,8 +56,8 @@ def test_network_starts_at_zero_and_can_leave_it():
 
 
 def test_gradient_reaches_every_parameter():
-    net, x, t, cond, _, moved = _made()
-    loss = lambda v: jnp.sum(jnp.square(net.apply(v, x, t, cond) - 1))  # noqa: E731
+    apply, x, t, cond, _, moved = _made()
+    loss = lambda v: jnp.sum(jnp.square(apply(v, x, t, cond) - 1))  # noqa: E731
     for path, leaf in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(moved)):
         assert np.abs(leaf).max() > 0, jax.tree_util.keystr(path)
 
@@ -75,16 +74,15 @@ def test_time_and_condition_change_the_output(merge):
 
 
 def test_examples_do_not_mix():
-    net, x, t, cond, _, moved = _made()
-    apply = jax.jit(net.apply)
+    apply, x, t, cond, _, moved = _made()
     whole = apply(moved, x, t, cond)
     swapped = apply(moved, x[::-1], t[::-1], cond)
     np.testing.assert_allclose(whole, swapped[::-1], atol=1e-4)
 
 
 def test_recomputation_and_the_matmul_convolution_change_nothing():
-    _, x, t, cond, variables, moved = _made()
-    plain = jax.jit(UNet(out=3, **TINY).apply)(moved, x, t, cond)
+    apply, x, t, cond, variables, moved = _made()
+    plain = apply(moved, x, t, cond)
     for options in ({"remat": True}, {"impl": "matmul"}):
         other = UNet(out=3, **TINY, **options)
         assert jax.tree.structure(variables) == jax.tree.structure(
@@ -95,9 +93,9 @@ def test_recomputation_and_the_matmul_convolution_change_nothing():
 
 def test_half_precision_keeps_parameters_and_returns_single():
     net = UNet(out=3, dtype=jnp.bfloat16, **TINY)
-    _, x, t, cond, _, moved = _made()
+    apply, x, t, cond, _, moved = _made()
     out = jax.jit(net.apply)(moved, x, t, cond)
-    full = jax.jit(UNet(out=3, **TINY).apply)(moved, x, t, cond)
+    full = apply(moved, x, t, cond)
     assert out.dtype == jnp.float32
     assert np.abs(out - full).max() < 0.1 * np.abs(full).max()
 
@@ -140,7 +138,7 @@ def test_labels_are_dropped_with_their_probability():
     assert set(found.tolist()) == {0, 5} and abs((found == 5).mean() - 0.2) < 0.02
 
 
-@pytest.mark.parametrize(("size", "last"), [(8, 2), (16, 2), (28, 4)])
+@pytest.mark.parametrize(("size", "last"), [(8, 2), (28, 4)])
 def test_classifier_has_128_features_from_a_map_whose_pools_differ(size, last):
     net = Feat2d(10)
     x = jax.random.uniform(jax.random.key(0), (2, size, size, 1), minval=-1)
