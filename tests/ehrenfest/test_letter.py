@@ -1,4 +1,4 @@
-"""The letter-E law: exact two-dimensional reversal, and the floors of the rate models at small S."""
+"""The letter-E law: its exact reversal, and the floors of the rate models at small S."""
 
 import functools
 

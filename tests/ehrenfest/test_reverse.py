@@ -41,10 +41,13 @@ def test_marginal_ratio_is_the_posterior_mean_of_the_conditional_ratio(float64):
     def both(w):
         joint = transition.log_pmf(SIZE, w) + jnp.log(jnp.asarray(p0))[None]
         by_expectation = ratio.from_posterior(joint, k, SIZE, w)
-        return by_expectation, ratio.marginal(jax.nn.logsumexp(joint, 1), k)
+        each = ratio.from_posterior(joint, k, SIZE, jnp.full(k.shape, w))
+        return by_expectation, each, ratio.marginal(jax.nn.logsumexp(joint, 1), k)
 
     w = 0.6
-    by_expectation, by_table = both(w)
+    by_expectation, by_pair, by_table = both(w)
+    for one, other in zip(by_pair, by_table, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
     for one, other in zip(by_expectation, by_table, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
     p = theory.marginal(p0, w)
@@ -258,6 +261,28 @@ def test_guided_ratios_add_a_multiple_of_the_difference_of_scores(float64):
     np.testing.assert_allclose((strong.up - 1) / d, other + 3 * (one - other), atol=2e-3)
     zero = ratio.guide(cond, ratio.Ratios(jnp.zeros(2), jnp.zeros(2)), 3.0)
     np.testing.assert_array_equal(zero.up, 0)
+
+
+def test_guided_rate_function_mixes_two_networks_and_takes_times_by_example():
+    process = make_process(16, "song")
+    cond, free = (lambda x, t, a=a: a * x[..., None] for a in (-0.5, -1.0))
+    k, t = jnp.asarray([[3, 8], [9, 14]]), jnp.asarray([0.3, 0.6])
+
+    @jax.jit
+    def run(t):
+        functions = [
+            reverse.rate_function("score", cond, process),
+            reverse.rate_function("score", free, process),
+            *(reverse.rate_function("score", cond, process, guidance=(free, g)) for g in (1, 0, 2)),
+        ]
+        return [f(k, t)[:2] for f in functions]
+
+    plain, other, one, none, two = run(t)
+    np.testing.assert_allclose(one, plain, rtol=1e-5)
+    np.testing.assert_allclose(none, other, rtol=1e-5)
+    np.testing.assert_allclose(two, np.square(plain) / other, rtol=1e-4)
+    single = run(jnp.full((2,), 0.3))[0]
+    np.testing.assert_allclose(single[0][0], plain[0][0], rtol=1e-6)
 
 
 def test_difference_of_exact_ratios_tends_to_the_score(float64):

@@ -99,6 +99,24 @@ def test_number_of_jumps_is_the_integral_of_the_total_rate(paths):
     assert int(paths.halvings.sum()) < len(count)
 
 
+def test_frozen_paths_ask_for_rates_at_the_times_of_the_grid_only():
+    """Rates are 2 on the grid and enormous off it: the number of jumps is Poisson(2)."""
+    ts = jnp.asarray([1.0, 0.75, 0.25, 0.0])
+
+    @jax.jit
+    def run(key):
+        def rates(k, t):
+            on_grid = jnp.any(ts == t)
+            birth = jnp.broadcast_to(jnp.where(on_grid, 2.0, 1e6), k.shape)
+            return reverse.Rates(birth, jnp.zeros(k.shape))
+
+        k = jnp.zeros((2000, 1), jnp.int32)
+        return samplers.simulate(key, k, rates, ts, frozen=True).count
+
+    count = np.asarray(run(jax.random.key(0)))
+    assert abs(count.mean() - 2) < 4 * np.sqrt(2 / 2000) and abs(count.var() - 2) < 0.4
+
+
 def _reached(count=40_000, steps=100, **options):
     rates = spectral_rates(MIXTURE, PROCESS)
     # Steps in geometric progression: the rates grow as 1/t.

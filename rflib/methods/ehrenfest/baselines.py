@@ -138,9 +138,9 @@ def d3pm_reverse(
 ) -> Float[Array, "B *n states"]:
     """log p(x_{t-1}|x_t), from Q_t[x_{t-1}, x_t] Σ_{x_0} p(x_0|x_t) Q_1…Q_{t-1}[x_0, x_{t-1}].
 
-    t: int, a scalar or [B], in 1 … T. Logits of a one-hot law give the true posterior. As the sum is
-    over joint, not conditional, laws of (x_{t-1}, x_t), the p(x_0|x_t) that makes this exact has the
-    likelihood of x_t taken out again.
+    t: int, a scalar or [B], in 1 … T. Logits of a one-hot law give the true posterior. As the sum
+    is over joint, not conditional, laws of (x_{t-1}, x_t), the p(x_0|x_t) that makes this exact
+    has the likelihood of x_t taken out again.
     """
     step, total = (jnp.asarray(a, logits.dtype) for a in tables)
     t = jnp.broadcast_to(t, xt.shape[:1])

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from rflib.methods.ehrenfest.transition import log_prob
+from rflib.methods.ehrenfest.transition import log_pmf, log_prob
 
 
 class Ratios(NamedTuple):
@@ -48,12 +48,19 @@ def from_posterior(
 ) -> Ratios:
     """Σ_{k0} p(k0 | k) p(k ± 1 | k0)/p(k | k0) for a categorical law of k0, normalised here.
 
-    w: broadcasts against k. O(S²) work a coordinate.
+    w: broadcasts against k. A scalar w costs one table and O(S) work a coordinate, else O(S²).
     """
+    w = jnp.asarray(w)
+    weights = jax.nn.softmax(log_posterior, -1)
+    if w.ndim == 0:
+        end = jnp.full((1, size + 1), -jnp.inf, w.dtype)
+        table = log_pmf(size, w)  # [k, k0]
+        up = jnp.exp(jnp.concatenate([table[1:], end]) - table)
+        down = jnp.exp(jnp.concatenate([end, table[:-1]]) - table)
+        return Ratios(*(jnp.sum(weights * r[k], -1) for r in (up, down)))
     w = jnp.broadcast_to(w, k.shape)[..., None]
     k0 = jnp.arange(size + 1).reshape((1,) * k.ndim + (-1,))
     ratios = exact(k[..., None], k0, size, w)
-    weights = jax.nn.softmax(log_posterior, -1)
     return Ratios(*(jnp.sum(weights * r, -1) for r in ratios))
 
 
