@@ -259,13 +259,14 @@ def test_guided_ratios_add_a_multiple_of_the_difference_of_scores(float64):
     np.testing.assert_allclose(ratio.guide(cond, free, 1.0).down, cond.down)
     strong = ratio.guide(cond, free, 3.0)
     np.testing.assert_allclose((strong.up - 1) / d, other + 3 * (one - other), atol=2e-3)
-    zero = ratio.guide(cond, ratio.Ratios(jnp.zeros(2), jnp.zeros(2)), 3.0)
-    np.testing.assert_array_equal(zero.up, 0)
+    clipped = ratio.Ratios(jnp.asarray([0.0, -1.0]), jnp.asarray([1.0, 2.0]))
+    for one, other in ((cond, clipped), (clipped, cond)):
+        np.testing.assert_array_equal(ratio.guide(one, other, 2.5).up, 0)
 
 
 def test_guided_rate_function_mixes_two_networks_and_takes_times_by_example():
     process = make_process(16, "song")
-    cond, free = (lambda x, t, a=a: a * x[..., None] for a in (-0.5, -1.0))
+    cond, free = (lambda x, t, a=a: a * x[..., None] for a in (-0.1, -0.2))
     k, t = jnp.asarray([[3, 8], [9, 14]]), jnp.asarray([0.3, 0.6])
 
     @jax.jit

@@ -117,14 +117,19 @@ def score(score: Array, delta: float) -> Ratios:
     return Ratios(1 + delta * score, 1 - delta * score)
 
 
+def _quotient(c: Array, u: Array) -> Array:
+    """c/u where both are positive, else 1: no NaN in the branch that is not taken."""
+    return jnp.where((u > 0) & (c > 0), c / jnp.where(u > 0, u, 1), 1)
+
+
 def guide(conditional: Ratios, unconditional: Ratios, scale: float) -> Ratios:
-    """R_u (R_c/R_u)^scale for positive ratios: classifier-free guidance of a jump process.
+    """R_u (R_c/R_u)^scale: classifier-free guidance of a jump process; 0 unless both are positive.
 
     To first order in δ it adds scale times the difference of the scores, as `guidance.cfg` does.
     """
     return Ratios(
         *(
-            jnp.where(u > 0, u * (c / jnp.where(u > 0, u, 1)) ** scale, 0)
+            jnp.where((u > 0) & (c > 0), u * _quotient(c, u) ** scale, 0)
             for c, u in zip(conditional, unconditional, strict=True)
         )
     )
