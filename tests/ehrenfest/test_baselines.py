@@ -49,7 +49,7 @@ def test_bound_has_zero_gradient_at_the_exact_reversal(name, float64):
 
 
 @functools.lru_cache
-def _monte_carlo(name, one_pass, count=32_000):
+def _monte_carlo(name, one_pass, count=8_000):
     chain = CHAINS[name]
     x0 = jnp.asarray(np.random.default_rng(1).choice(SIZE + 1, (count, 1), p=P0), jnp.int32)
     logits = jnp.asarray(_exact_logits(chain) + 0.5 * np.eye(SIZE + 1), jnp.float32)

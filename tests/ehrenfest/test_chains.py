@@ -157,7 +157,7 @@ def test_euler_jumps_with_a_posterior_network_draw_the_data(name):
             return law[x] + prior.reshape(1, 1, -1)
 
         rates = chains.rate_function(chain, process, network, "posterior")
-        start = chains.draw_initial(key, chain, (20_000, 1))
+        start = chains.draw_initial(key, chain, (8_000, 1))
         ts = jnp.asarray(np.geomspace(4.0, 0.01, 61), jnp.float32)
         return chains.sample(key, start, rates, ts)
 
