@@ -64,7 +64,7 @@ MARKS = {"score_shift": "o-", "score_here": "s--", "transition": "^-.", "drift":
 def _rate(config: Any, found: Mapping[str, Metrics]) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4), layout="constrained")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
     axis = figure.subplots()
     for shade, (name, mark) in zip(("0", "0.35", "0.5", "0.65"), MARKS.items(), strict=True):
         sizes, values = mixture.by_size(found, name)
@@ -78,5 +78,5 @@ def _rate(config: Any, found: Mapping[str, Metrics]) -> Any:
     axis.set_xlabel("number of particles S (log scale)")
     axis.set_ylabel("error (log scale)")
     axis.set_title(f"The error of the continuous score on integers falls like S to the {own:.2f}")
-    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+    figure.legend(fontsize=8, loc="outside lower center", ncols=2)
     return figure
