@@ -6,10 +6,13 @@ continuous limit, trains it with all losses on laws that can be integrated exact
 and says which of the paper's claims held.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rflib.core.checks import one_of
 from rflib.run.cli import cli
+from rflib.run.verbs import REQUIRED, Verb
 
 # What needs jax is imported where it is used: a mistake in a flag is answered before that.
 
@@ -23,6 +26,8 @@ def main(config: Any, run: Any) -> None:
         _mixture(config, run)
     if "letter" in config.parts:
         _letter(config, run)
+    if "images" in config.parts:
+        _images(config, run)
 
 
 def _mixture(config: Any, run: Any) -> None:
@@ -39,5 +44,33 @@ def _letter(config: Any, run: Any) -> None:
     letter_verdicts.state(config, run, letter.measure(config, run))
 
 
+def _images(config: Any, run: Any) -> None:
+    from experiments.jumps import generating, image_verdicts
+
+    image_verdicts.state(config, run, generating.measure(config, run))
+
+
+def sample(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None:
+    from experiments.jumps.sample import sample
+
+    sample(config, workdir, flags)
+
+
+VERBS = {
+    "sample": Verb(
+        sample,
+        flags={
+            "output": (REQUIRED, "where to write: OUTPUT.png, a grid, and OUTPUT.npz, integers"),
+            "model": (None, "model of the run (default: its first)"),
+            "trained": (None, "seed of the training (default: the run's first)"),
+            "count": ("64", "images"),
+            "steps": (None, "steps of the sampler (default: the run's)"),
+            "correctors": ("0", "corrector leaps a step near the end"),
+            "seed": ("0", "of the drawing"),
+        },
+        help="draw images from a model of a finished run",
+    ),
+}
+
 if __name__ == "__main__":
-    cli(main)
+    cli(main, verbs=VERBS)

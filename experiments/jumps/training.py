@@ -94,7 +94,7 @@ def train(
         return {"params": made["params"], "extra": {}}
 
     def loss(values: Variables, rows: Batch, key: Key) -> tuple[Array, Aux]:
-        k0 = rows if data is None else rows[0][rows[1]]
+        k0 = rows if data is None else jax.tree.map(lambda leaf: leaf[rows[1]], rows[0])
         options: dict[str, Any] = {}
         if getattr(module, "unet", None) is not None and config.model.dropout:
             options = {"train": True, "rngs": {"dropout": keys.named(key, "dropout")}}
