@@ -16,7 +16,7 @@ from rflib.diffusion.master_equation import grid_sub_steps, integrate_grid
 from rflib.diffusion.metrics import kl_divergence, total_variation
 from rflib.methods.ehrenfest import data, losses, ratio, reverse, theory, transition
 from rflib.methods.ehrenfest.model import Mlp
-from rflib.methods.ehrenfest.process import Process, make_process
+from rflib.methods.ehrenfest.process import Process, draw_initial, make_process
 from rflib.train.study import study
 from rflib.train.task import Cell, Eval, Key, Metrics, Study
 
@@ -310,8 +310,8 @@ def _finals(
                     "cut": law.cut}  # fmt: skip
         ts = found.process.times(cell.arguments["leaps"])
         birth, death = tabulate(weights[first], ts)
-        start = jax.random.binomial(keys.named(key, "start"), size, 0.5, (m.samples, 2))
-        k = _leaping(size, 2)(key, start.astype(jnp.int32), birth, death, ts)
+        start = draw_initial(keys.named(key, "start"), (m.samples, 2), found.process)
+        k = _leaping(size, 2)(key, start, birth, death, ts)
         flat = np.ravel_multi_index(tuple(np.asarray(k).T), found.law.shape)
         law = np.bincount(flat, minlength=found.law.size).reshape(found.law.shape) / m.samples
         return {"tv": total_variation(law, found.end)}

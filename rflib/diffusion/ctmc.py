@@ -18,9 +18,10 @@ from scipy.special import gammaln
 
 from rflib.core.checks import in_range
 
-# Above the first mean the sampler of jax is taken, above the second a rounded normal.
+# Up to the first mean a few terms of the distribution function do, up to the second more; above
+# it a rounded normal number.
 SMALL_MEAN, LARGE_MEAN = 4.0, 50.0
-_TERMS = 16
+_TERMS, _MORE_TERMS = 16, 128
 
 
 class Rates(NamedTuple):
@@ -94,41 +95,47 @@ def two_binomials_log_pmf(
 def poisson(key: Array, mean: Float[Array, "*n"]) -> Int[Array, "*n"]:
     """Poisson numbers, int32, forty times faster than `jax.random.poisson` for small means.
 
-    mean <= 4: inversion of one uniform over 16 terms (the tail beyond has 5e-6 at mean 4);
-    mean <= 50: `jax.random.poisson`; above: a normal number of that mean and variance, rounded and
+    mean <= 50: inversion of one uniform, over 16 terms for mean <= 4 (the tail beyond has 5e-6 at
+    mean 4) and over 128 above; larger ones: a normal number of that mean and variance, rounded and
     at least 0. What no entry of the batch needs is not computed.
     """
-    key_u, key_p, key_n = jax.random.split(key, 3)
+    key_u, key_n = jax.random.split(key)
+    u = jax.random.uniform(key_u, mean.shape, mean.dtype)
+    m = jnp.minimum(mean, SMALL_MEAN)
+    term = cdf = jnp.exp(-m)
+    small = (u > cdf).astype(jnp.int32)
+    for i in range(1, _TERMS):  # unrolled: one fused pass
+        term = term * m / i
+        cdf = cdf + term
+        small += (u > cdf).astype(jnp.int32)
 
-    def small() -> Array:
-        m = jnp.minimum(mean, SMALL_MEAN)
-        u = jax.random.uniform(key_u, mean.shape, mean.dtype)
-        term = cdf = jnp.exp(-m)
-        count = (u > cdf).astype(jnp.int32)
-        for i in range(1, _TERMS):
-            term = term * m / i
+    def middle() -> Array:
+        m = jnp.minimum(mean, LARGE_MEAN)
+
+        def add(i: Array, state: tuple) -> tuple:
+            term, cdf, count = state
+            term = term * m / i.astype(m.dtype)
             cdf = cdf + term
-            count += (u > cdf).astype(jnp.int32)
-        return count
+            return term, cdf, count + (u > cdf).astype(jnp.int32)
 
-    def with_large() -> Array:
+        first = jnp.exp(-m)
+        start = (first, first, (u > first).astype(jnp.int32))
+        return jnp.where(mean > SMALL_MEAN, jax.lax.fori_loop(1, _MORE_TERMS, add, start)[2], small)
+
+    def large() -> Array:
         noise = jax.random.normal(key_n, mean.shape, mean.dtype)
-        large = jnp.maximum(jnp.round(mean + jnp.sqrt(mean) * noise), 0).astype(jnp.int32)
-        return jnp.where(mean > SMALL_MEAN, large, small())
+        rounded = jnp.maximum(jnp.round(mean + jnp.sqrt(mean) * noise), 0).astype(jnp.int32)
+        return jnp.where(mean > LARGE_MEAN, rounded, found)
 
-    def with_middle() -> Array:
-        middle = jax.random.poisson(key_p, jnp.clip(mean, SMALL_MEAN, LARGE_MEAN), dtype=jnp.int32)
-        return jnp.where((mean > SMALL_MEAN) & (mean <= LARGE_MEAN), middle, with_large())
-
-    beyond = jnp.any(mean > SMALL_MEAN).astype(jnp.int32)
-    between = jnp.any((mean > SMALL_MEAN) & (mean <= LARGE_MEAN)).astype(jnp.int32)
-    return jax.lax.switch(beyond + between, [small, with_large, with_middle])
+    between = jnp.any((mean > SMALL_MEAN) & (mean <= LARGE_MEAN))
+    found = jax.lax.cond(between, middle, lambda: small)
+    return jax.lax.cond(jnp.any(mean > LARGE_MEAN), large, lambda: found)
 
 
 def tau_leap(key: Array, k: Int[Array, "*n"], rates: Rates, h: Array | float, size: int) -> Leap:
     """k + Poisson(h birth) - Poisson(h death), clipped to {0, …, size}; rates frozen for h."""
-    key_up, key_down = jax.random.split(key)
-    moved = k + poisson(key_up, h * rates.birth) - poisson(key_down, h * rates.death)
+    up, down = poisson(key, jnp.stack([h * rates.birth, h * rates.death]))
+    moved = k + up - down
     kept = jnp.clip(moved, 0, size)
     return Leap(kept, jnp.mean((kept != moved).astype(rates.birth.dtype)))
 

@@ -120,4 +120,6 @@ def draw_initial(
         return process.to_k(jax.random.normal(key, shape))
     if process.size > 4096:
         raise UserError(f"init='binomial' is for size <= 4096, not {process.size}: take 'gaussian'")
+    if process.size <= 64:  # as a sum of coins: the general sampler takes seconds to compile
+        return jnp.sum(jax.random.bernoulli(key, 0.5, (*shape, process.size)), -1, jnp.int32)
     return jax.random.binomial(key, process.size, 0.5, shape).astype(jnp.int32)
