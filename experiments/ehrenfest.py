@@ -28,6 +28,8 @@ def main(config: Any, run: Any) -> None:
         _letter(config, run)
     if "images" in config.parts:
         _images(config, run)
+    if "transfer" in config.parts:
+        _transfer(config, run)
 
 
 def _mixture(config: Any, run: Any) -> None:
@@ -48,6 +50,12 @@ def _images(config: Any, run: Any) -> None:
     from experiments.jumps import generating, image_verdicts
 
     image_verdicts.state(config, run, generating.measure(config, run))
+
+
+def _transfer(config: Any, run: Any) -> None:
+    from experiments.jumps import transfer
+
+    transfer.state(config, run, transfer.measure(config, run))
 
 
 def sample(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None:

@@ -105,8 +105,8 @@ def scaled(values: Array, levels: int) -> Array:
 def measure(judge: Judge, values: np.ndarray) -> dict[str, Any]:
     """All distances of generated values [n, h, w, c] from the data."""
     levels = judge.problem.images.levels
-    flat = judge.problem.images.train.reshape(len(judge.problem.images.train), -1)
-    some = values[:1000].reshape(min(1000, len(values)), -1)
+    flat = judge.problem.images.train.reshape(len(judge.problem.images.train), -1).astype(float)
+    some = values[:1000].reshape(min(1000, len(values)), -1).astype(np.float64)
     found: dict[str, Any] = {
         "tv_pixel": float(
             np.mean(metrics.marginal_total_variation(values, judge.everything, levels))

@@ -151,7 +151,8 @@ def reached(config: Any, found: Letter, table: tuple[Array, Array], ts: Array) -
     if wanted > steps:
         width = np.abs(np.diff(times))
         longest = np.maximum(np.append(width, 0), np.append(0, width))
-        bound = (2.0 * steps / longest / 4)[:, None, None, None]  # four directions
+        # Four directions share what a step can follow.
+        bound = (2.0 * steps / longest / 4).astype(birth.dtype)[:, None, None, None]
         cut = float(np.mean((birth > bound) | (death > bound)))
         birth, death = np.minimum(birth, bound), np.minimum(death, bound)
     start = np.exp(np.asarray(transition.stationary_log_pmf(found.process.size), np.float64))

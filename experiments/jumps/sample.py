@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from experiments.jumps import drawing, images, training
 from experiments.jumps.image_verdicts import tiled
@@ -25,7 +26,7 @@ def sample(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None:
     count = _whole("--count", flags["count"] or "64", least=1)
     steps = _whole("--steps", flags["steps"] or str(config.sampler.steps), least=1)
     correct = _whole("--correctors", flags["correctors"] or "0")
-    changed = config.copy_and_resolve_references().unlock()
+    changed: Any = ConfigDict(config)  # a copy that can be changed
     changed.sampler.batch = min(count, config.sampler.batch)
     config = freeze(changed)
     found = images.problem(config)
