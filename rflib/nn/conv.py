@@ -1,8 +1,8 @@
-"""One-dimensional convolution over time as shifted slices and one matrix product.
+"""Convolutions as shifted slices and one matrix product: over time, and of images.
 
 On CPU the gradient of `lax.conv_general_dilated` inside `lax.scan` is 80-100 times slower than
 outside; slices and a product have the same speed in both places, and batch under `vmap` over
-kernels. Time is the last axis but one, channels are the last. Stride 1, no dilation.
+kernels. Time is the last axis but one, channels are the last; no dilation.
 """
 
 import jax
@@ -12,7 +12,7 @@ from jax import Array
 from jax.nn.initializers import Initializer
 from jaxtyping import Float
 
-from rflib.core.checks import choose, positive_int
+from rflib.core.checks import choose, one_of, positive_int
 from rflib.core.errors import UserError
 from rflib.nn.initializers import fan_in_uniform
 from rflib.nn.linear import add_row
@@ -81,3 +81,67 @@ class Conv1d(nn.Module):
         weight = self.param("weight", self.weight_init or default, shape)
         bias = self.param("bias", default, (self.features,)) if self.use_bias else None
         return conv1d(pad_time(x, self.pad, self.pad, self.padding), weight, bias)
+
+
+def conv2d(
+    x: Float[Array, "B height width channels"],
+    kernel: Float[Array, "rows columns channels features"],
+    bias: Float[Array, " features"] | None = None,
+    *,
+    stride: int = 1,
+    impl: str = "auto",
+) -> Float[Array, "B h w features"]:
+    """A cross-correlation with zeros around such that stride 1 keeps the size; odd kernels.
+
+    impl: "lax", the library's convolution; "matmul", shifted slices and one product, which on CPU
+    keeps its speed where the gradient is taken inside `lax.scan` (80-100 times faster there);
+    "auto" is "lax", up to 2.5 times faster elsewhere. Same parameters, same result.
+
+    Raises:
+        UserError: an unknown `impl`, or an even kernel.
+    """
+    one_of("impl", impl, ("auto", "lax", "matmul"))
+    rows, columns, _, features = kernel.shape
+    if rows % 2 == 0 or columns % 2 == 0:
+        raise UserError(f"a kernel of {rows} x {columns} taps: odd sizes are needed")
+    pad = ((rows // 2, rows // 2), (columns // 2, columns // 2))
+    if impl == "matmul":
+        height, width = (-(-n // stride) for n in x.shape[1:3])
+        padded = jnp.pad(x, ((0, 0), *pad, (0, 0)))
+        # Padding of odd kernels: output i reads rows stride i … stride i + taps - 1.
+        slices = [
+            padded[:, i : i + stride * (height - 1) + 1 : stride, j:][
+                :, :, : stride * (width - 1) + 1 : stride
+            ]
+            for i in range(rows)
+            for j in range(columns)
+        ]
+        patches = jnp.concatenate(slices, -1)
+        y = jax.lax.dot_general(patches, kernel.reshape(-1, features), (((3,), (0,)), ((), ())))
+    else:
+        y = jax.lax.conv_general_dilated(
+            x, kernel, (stride, stride), pad, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+    return y if bias is None else add_row(y, bias)
+
+
+class Conv2d(nn.Module):
+    """`conv2d` with a kernel [taps, taps, in, features] ~ N(0, 1/fan-in) and a bias of zeros.
+
+    kernel_init: draws the kernel otherwise, e.g. zeros for the last layer of a residual branch.
+    """
+
+    features: int
+    taps: int = 3
+    stride: int = 1
+    impl: str = "auto"
+    kernel_init: Initializer | None = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B height width channels"]) -> Array:
+        init = self.kernel_init or nn.initializers.lecun_normal()
+        shape = (self.taps, self.taps, x.shape[-1], self.features)
+        kernel = self.param("kernel", init, shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        kernel, bias = kernel.astype(x.dtype), bias.astype(x.dtype)
+        return conv2d(x, kernel, bias, stride=self.stride, impl=self.impl)
