@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -165,7 +165,7 @@ def digits() -> Images:
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError("digits: they ship with scikit-learn, which is not installed") from error
-    found = load_digits()
+    found: Any = load_digits()
     return _split(found.images[..., None], found.target, 360, 17)
 
 
