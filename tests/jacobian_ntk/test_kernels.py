@@ -39,7 +39,7 @@ def x() -> np.ndarray:
         (ODD, "jntk"),  # two layers
         (Mlp(1, from_function(wavy, n_quad=24)), "jntk"),
     ],
-    ids=str,
+    ids=["erf-1", "erf-3-nngp", "erf-3", "gelu-3", "odd-2", "quadrature-1"],  # the same anywhere
 )
 def test_fast_form_equals_double_differentiation_of_the_scalar_kernel(float64, x, net, kind):
     """Full blocks, radial part included; closed forms to 1e-12, quadrature as its nodes allow."""
