@@ -19,11 +19,11 @@ from ml_collections import ConfigDict
 
 VARIANTS = {
     "tiny": "common interest and two random games, small networks; 60 s on 2 cores",
-    "default": "30 random games of six sizes, three seeds, all parts; 25 min on 2 cores",
+    "default": "30 random games of six sizes, three seeds, all parts; half an hour on 2 cores",
     "paper": "more senders, states and signals; hours on an accelerator",
     "surfaces": "a slice of one utility and of the networks that learned it; 1 min on 2 cores",
     "approx": "how well three networks approximate the utilities of 30 games; 12 min on 2 cores",
-    "equilibria": "local equilibria of 30 games against full revelation; 22 min on 2 cores",
+    "equilibria": "local equilibria of 30 games against full revelation; 25 min on 2 cores",
     "ground_truth": "common to opposed interests, where the optimum is known; 4 min on 2 cores",
     "hardness": "time of an exact best response against the others' signals; 2 min on 2 cores",
     "optimiser": "extra-gradient against ascent and optimism; 4 min on 2 cores",

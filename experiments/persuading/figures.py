@@ -60,7 +60,7 @@ def _approximation(found: Mapping[str, Metrics], classes: Sequence[SizeClass]) -
     }
     lowest = min(means, key=means.__getitem__)
     axis.set_title(f"Lowest mean log error over the classes: {TITLES[lowest]}")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
