@@ -26,10 +26,8 @@ def main(config: Any, run: Any) -> None:
         _mixture(config, run)
     if "letter" in config.parts:
         _letter(config, run)
-    if "images" in config.parts:
+    if "images" in config.parts or "transfer" in config.parts:
         _images(config, run)
-    if "transfer" in config.parts:
-        _transfer(config, run)
 
 
 def _mixture(config: Any, run: Any) -> None:
@@ -47,15 +45,16 @@ def _letter(config: Any, run: Any) -> None:
 
 
 def _images(config: Any, run: Any) -> None:
-    from experiments.jumps import generating, image_verdicts
+    from experiments.jumps import generating, image_verdicts, images, judging, transfer
 
-    image_verdicts.state(config, run, generating.measure(config, run))
-
-
-def _transfer(config: Any, run: Any) -> None:
-    from experiments.jumps import transfer
-
-    transfer.state(config, run, transfer.measure(config, run))
+    found = images.problem(config)
+    if "images" in config.parts:
+        images.check(config, found)
+    judge = judging.judge(config, run, found)  # one for both parts: it trains a classifier
+    if "images" in config.parts:
+        image_verdicts.state(config, run, generating.measure(config, run, judge))
+    if "transfer" in config.parts:
+        transfer.state(config, run, transfer.measure(config, run, judge))
 
 
 def sample(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None:

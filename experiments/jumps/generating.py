@@ -35,12 +35,10 @@ def cells(config: Any) -> list[Cell]:
     return found
 
 
-def measure(config: Any, run: Any) -> dict[str, Any]:
+def measure(config: Any, run: Any, judge: judging.Judge) -> dict[str, Any]:
     """rows by cell with their arguments, floors, and the judge that measured them."""
-    found = images.problem(config)
-    images.check(config, found)
+    found = judge.problem
     run.array("data", found.images.train[: config.eval.shown], caption="images of the data")
-    judge = judging.judge(config, run, found)
     params = {
         (name, seed): images.train(config, run, found, name, seed)
         for name in config.model.names

@@ -24,10 +24,9 @@ def table(config: Any) -> DiscreteSchedule:
     return DiscreteSchedule.from_betas(np.linspace(t.first, t.last, t.table))
 
 
-def measure(config: Any, run: Any) -> dict[str, Any]:
+def measure(config: Any, run: Any, judge: judging.Judge) -> dict[str, Any]:
     """Rows by sampler and number of steps, all with one network; share of times off its table."""
-    found = images.problem(config)
-    judge = judging.judge(config, run, found)
+    found = judge.problem
     params = _trained(config, run, found)
     wanted = [
         Cell(f"{kind} {steps}", {"kind": kind, "steps": steps, "count": config.eval.samples})
