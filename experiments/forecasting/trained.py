@@ -15,6 +15,7 @@ from rflib.core.checks import one_of
 from rflib.core.errors import UserError
 from rflib.data import Series, Standardiser, check_dates, read_npz, read_series, select
 from rflib.methods.leddam.data import ForecastData, standardised
+from rflib.run.seeds import seeds
 from rflib.train.checkpoint import Checkpointer
 
 PyTree = Any
@@ -99,7 +100,7 @@ def choices(
         pick("data", data, [name for name in config.data.names if name in kept] or sorted(kept)),
         int(pick("horizon", horizon, list(map(str, config.data.horizons)))),
         pick("model", model, list(config.model.names)),
-        int(pick("seed", seed, list(map(str, training.seeds(config))))),
+        int(pick("seed", seed, list(map(str, seeds(config))))),
     )
 
 

@@ -14,11 +14,12 @@ from jax.sharding import PartitionSpec as P
 from experiments.forecasting import models
 from experiments.forecasting.forecasters import Forecaster, forecasters
 from rflib.core import trees
-from rflib.core.checks import choose, distinct, positive_int
+from rflib.core.checks import choose, positive_int
 from rflib.core.errors import NotFinite
 from rflib.methods.leddam.data import ForecastData, valid_starts
 from rflib.methods.leddam.decomposition import LearnableDecomposition
 from rflib.methods.leddam.naive import naive_errors
+from rflib.run.seeds import seeds
 from rflib.train import mesh as meshes
 from rflib.train.evaluation import over_batches
 from rflib.train.loop import fit
@@ -84,14 +85,6 @@ class Cell(NamedTuple):
 def phase_name(data: str, horizon: int, model: str, seed: int) -> str:
     """The name of a training run inside the run, and of its directory below phases/."""
     return f"{data}-{horizon}-{model}-{seed}"
-
-
-def seeds(config: Any) -> tuple[int, ...]:
-    """The seeds of a config, in the order in which they are run."""
-    found = (config.seed, *config.more_seeds)
-    for seed in found:
-        positive_int("config.seed and more_seeds", seed, zero=True)
-    return distinct("config.seed and more_seeds", found)  # a seed's run comes back when named twice
 
 
 def train_cell(config: Any, run: Any, data: ForecastData, mesh: Mesh) -> Cell:

@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.jumps import drawing, images, judging, training
+from experiments.jumps import drawing, images, judging
+from rflib.run.seeds import seeds
 from rflib.train.study import study
 from rflib.train.task import Cell, Key, Metrics, Study
 
 
 def cells(config: Any) -> list[Cell]:
     """What is drawn: every model and seed, then other numbers of steps and correctors."""
-    s, all_seeds = config.sampler, training.seeds(config)
+    s, all_seeds = config.sampler, seeds(config)
     base = {
         "count": config.eval.samples, "train_steps": config.steps, "step": s.step,
         "denoise": s.final_denoise,
@@ -42,7 +43,7 @@ def measure(config: Any, run: Any, judge: judging.Judge) -> dict[str, Any]:
     params = {
         (name, seed): images.train(config, run, found, name, seed)
         for name in config.model.names
-        for seed in training.seeds(config)
+        for seed in seeds(config)
     }
 
     def one(cell: Cell, key: Key) -> Metrics:

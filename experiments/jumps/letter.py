@@ -17,6 +17,7 @@ from rflib.diffusion.metrics import kl_divergence, total_variation
 from rflib.methods.ehrenfest import data, losses, ratio, reverse, theory, transition
 from rflib.methods.ehrenfest.model import Mlp
 from rflib.methods.ehrenfest.process import Process, draw_initial, make_process
+from rflib.run.seeds import seeds
 from rflib.train.study import study
 from rflib.train.task import Cell, Eval, Key, Metrics, Study
 
@@ -63,10 +64,9 @@ def measure(config: Any, run: Any) -> dict[str, Any]:
         kind = _head(config, name)
         tabulate = _tabulator(found.process, kind, _network(config, found, name))
         result = _train(config, run, found, name, tabulate)
-        curves[name] = _curve(run, name, training.seeds(config))
+        curves[name] = _curve(run, name, seeds(config))
         weights = {
-            seed: training.averaged(result, place)
-            for place, seed in enumerate(training.seeds(config))
+            seed: training.averaged(result, place) for place, seed in enumerate(seeds(config))
         }
         finals[name] = _finals(config, run, found, name, tabulate, weights)
     return {"floors": floors, "curves": curves, "finals": finals, "letter": found}
@@ -92,7 +92,7 @@ def _batch(found: Letter, count: int, seed: int) -> Any:
 def _train(config: Any, run: Any, found: Letter, name: str, tabulate: Tabulate) -> Any:
     m, loss = config.letter, losses.find_loss(name)
     options = training.loss_options(config, name)
-    net, all_seeds = _network(config, found, name), training.seeds(config)
+    net, all_seeds = _network(config, found, name), seeds(config)
 
     def value(apply: Any, params: Any, key: Key, k0: Array) -> Any:
         result, aux = loss.value(apply, params, key, k0, found.process, **options)

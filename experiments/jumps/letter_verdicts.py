@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.jumps import training
 from experiments.jumps.letter import FLOORS, sampling_floor
 from rflib.diffusion.metrics import total_variation
 from rflib.methods.ehrenfest import transition
+from rflib.run.seeds import seeds
 
 TITLES = {
     "ou": "OU (score)",
@@ -107,7 +107,7 @@ def _claims(config: Any, run: Any, found: Mapping[str, Any]) -> None:
         chosen = {name: float(ends(found, name).max()) for name in names if name in trained}
         if not chosen:
             continue
-        worst = np.full(len(training.seeds(config)), max(chosen.values()))
+        worst = np.full(len(seeds(config)), max(chosen.values()))
         verdict, reason = compare(worst, np.full(len(worst), limit), config.expect.seeds)
         run.claim(
             id,
@@ -156,7 +156,7 @@ def _curve(config: Any, found: Mapping[str, Any]) -> Any:
     first = {name: ends(found, name).mean() for name in found["finals"]}
     for name, curves in found["curves"].items():
         grey, line, mark = STYLES[name]
-        each = np.array([curves[seed] for seed in training.seeds(config)])
+        each = np.array([curves[seed] for seed in seeds(config)])
         if not each.size:
             continue
         steps, values = each[0, :, 0], each[..., 1]

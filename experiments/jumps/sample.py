@@ -9,17 +9,18 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.jumps import drawing, images, training
+from experiments.jumps import drawing, images
 from experiments.jumps.image_verdicts import tiled
 from rflib.core.checks import one_of
 from rflib.core.errors import UserError
 from rflib.run.config import freeze
+from rflib.run.seeds import seeds
 
 
 def sample(config: Any, workdir: Path, flags: Mapping[str, str | None]) -> None:
     """Writes <output>.png and <output>.npz (`images`, integers) with what the flags ask for."""
     name = one_of("--model", flags["model"] or config.model.names[0], list(config.model.names))
-    seed = _whole("seed of training", flags["trained"] or str(training.seeds(config)[0]))
+    seed = _whole("seed of training", flags["trained"] or str(seeds(config)[0]))
     path = workdir / "arrays" / f"model-{name}-{seed}.npz"
     if not path.is_file():
         raise UserError(f"{workdir} has no trained model {name} of seed {seed}: {path} is missing")

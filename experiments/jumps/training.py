@@ -11,7 +11,6 @@ import optax
 from jax import Array
 
 from rflib.core import keys
-from rflib.core.checks import distinct, positive_int
 from rflib.methods.ehrenfest.losses import LossAux
 from rflib.train.gradient import gradient_step
 from rflib.train.loop import fit
@@ -22,14 +21,6 @@ Params = Any
 Apply = Callable[[Params, Array, Array], Array]
 # value(apply, params, key, k0 [B, *n]) -> (scalar, metrics)
 Value = Callable[[Apply, Params, Key, Array], tuple[Array, Mapping[str, Any]]]
-
-
-def seeds(config: Any) -> tuple[int, ...]:
-    """The seeds of a config, in order."""
-    found = (config.seed, *config.more_seeds)
-    for seed in found:
-        positive_int("config.seed and more_seeds", seed, zero=True)
-    return distinct("config.seed and more_seeds", found)
 
 
 def described(aux: LossAux) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from rflib.core.errors import UserError
 from rflib.methods.persuasion import sampling
 from rflib.methods.persuasion.game import check_tie
 from rflib.methods.persuasion.search import PARAMETRISATIONS
+from rflib.run.seeds import seeds
 
 PARTS = ("surfaces", "approx", "equilibria", "ground_truth", "hardness", "optimiser")
 JUDGED = {"equilibria", "optimiser"}  # parts that search in the config's games
@@ -50,7 +51,7 @@ def check(config: Any, classes: Sequence[SizeClass], truth: SizeClass) -> None:
 
 
 def _training(config: Any, parts: set[str], classes: Sequence[SizeClass]) -> None:
-    networks.seeds(config)
+    seeds(config)
     in_range("config.data.validation", config.data.validation, 0, 1, open_high=True)
     share = sampling.shares(networks.mixture(config))
     count = positive_int("config.data.profiles", config.data.profiles)

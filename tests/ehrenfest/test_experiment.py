@@ -20,13 +20,13 @@ from experiments.jumps import (
     letter,
     letter_verdicts,
     mixture,
-    training,
 )
 from experiments.jumps.sample import sample
 from rflib.core.errors import UserError
 from rflib.diffusion.metrics import total_variation
 from rflib.run import Run, load_config
 from rflib.run import record as records
+from rflib.run.seeds import seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = [
@@ -324,4 +324,4 @@ def test_cells_are_models_seeds_steps_and_correctors() -> None:
     assert names == {
         "ou-0-3", "ou-1-3", "ce-0-3", "ce-1-3", "ou-0-5", "ce-0-5", "ce-0-3-c2",
     }  # fmt: skip
-    assert training.seeds(config) == (0, 1)
+    assert seeds(config) == (0, 1)
