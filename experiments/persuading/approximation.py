@@ -53,13 +53,8 @@ def _errors(config: Any, size: SizeClass, trained: Trained) -> Metrics:
     ]
     jumps = []
     for g, line in enumerate(lines):  # one game at a time: 80,000 points each
-        own = Trained(
-            trained.network,
-            {name: value[g : g + 1] for name, value in trained.params.items()},
-            type(trained.scale)(*(each[g : g + 1] for each in trained.scale)),
-        )
         points = model.flatten(line.profile, last)
-        predicted = networks.predict(own, points.reshape(1, -1, points.shape[-1]))[0]
+        predicted = networks.predict(trained.alone(g), points.reshape(1, -1, points.shape[-1]))[0]
         predicted = predicted.reshape(predicted.shape[0], *points.shape[:2], -1)
         jumps.append(metrics.localisation_error(predicted, line))
     return {

@@ -12,7 +12,7 @@ import optax
 
 from experiments.persuading.games import SizeClass
 from rflib.core import keys
-from rflib.core.checks import distinct, one_of, positive_int
+from rflib.core.checks import one_of
 from rflib.core.errors import UserError
 from rflib.data import shuffled
 from rflib.methods.persuasion import losses, model, sampling
@@ -20,6 +20,7 @@ from rflib.methods.persuasion.game import Game
 from rflib.methods.persuasion.losses import Normaliser
 from rflib.methods.persuasion.model import Network, Params
 from rflib.methods.persuasion.sampling import Samples
+from rflib.run.seeds import seeds
 from rflib.train.gradient import gradient_step
 from rflib.train.loop import fit
 from rflib.train.mesh import make_mesh
@@ -46,13 +47,11 @@ class Trained(NamedTuple):
     params: Params
     scale: Normaliser
 
-
-def seeds(config: Any) -> tuple[int, ...]:
-    """The seeds of a config, in order."""
-    found = (config.seed, *config.more_seeds)
-    for seed in found:
-        positive_int("config.seed and more_seeds", seed, zero=True)
-    return distinct("config.seed and more_seeds", found)
+    def alone(self, game: int) -> "Trained":
+        """The networks of one game of the class, by its place."""
+        own = slice(game, game + 1)
+        params = {name: value[own] for name, value in self.params.items()}
+        return Trained(self.network, params, Normaliser(*(each[own] for each in self.scale)))
 
 
 def mixture(config: Any) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Extra-gradient against ascent and optimism: on learned fields, and where the answer is known."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +34,7 @@ def _distances(field: Any, start: jax.Array, methods: Mapping[str, Any], steps: 
     found = {}
     for name, method in methods.items():
 
-        @functools.partial(jax.jit, static_argnums=())
+        @jax.jit
         def walk(start: jax.Array, method: Any = method) -> jax.Array:
             def step(carry: Any, _: None) -> tuple[Any, jax.Array]:
                 carry = method.step(*carry, field)

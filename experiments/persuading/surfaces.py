@@ -45,12 +45,7 @@ def measure(
     for kind in config.model.kinds:
         own = trained(size, kind)
         inputs = model.flatten(profile, own.network.drop_last).reshape(1, POINTS**2, -1)
-        first = Trained(
-            own.network,
-            {name: value[:1] for name, value in own.params.items()},
-            type(own.scale)(*(each[:1] for each in own.scale)),
-        )
-        values = networks.predict(first, inputs)[0, 0, :, 0]
+        values = networks.predict(own.alone(0), inputs)[0, 0, :, 0]
         found[kind] = values.reshape(POINTS, POINTS)
     return found
 
