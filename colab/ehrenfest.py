@@ -56,7 +56,7 @@ report = (workdir / "report.md").read_text()
 display(Markdown("## Claims" + report.partition("## Claims")[2].partition("## Metrics")[0]))
 
 # %% [markdown]
-# Paths of the reversed process, jumps beside the diffusion they tend to, and how the distance to the
+# Paths of the reversed process, jumps beside the diffusion they tend to; how the distance to the
 # true law falls with S.
 
 # %%
